@@ -1,0 +1,182 @@
+"""Measure every layer against the paper's formulas written plainly: ``python -m benchmarks.layers``.
+
+Each row is one layer at one shape: the median of interleaved runs of ours and of ``reference.py``, and their ratio
+(above 1: ours is faster); the peak memory of each; and, for what should be as cheap as plain torch, the
+ratio to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import trueshift as ts
+from benchmarks import reference
+from benchmarks.measure import Run, interleaved_ms, machine, peak_mib
+
+SHAPES = ((32, 64, 56, 56), (32, 256, 28, 28), (16, 64, 112, 112))
+FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
+
+
+@dataclass
+class Row:
+    """One measured layer at one shape."""
+
+    layer: str
+    mode: str
+    shape: tuple[int, ...]
+    layout: str
+    ours_ms: float
+    reference_ms: float
+    ours_mib: float
+    reference_mib: float
+
+    @property
+    def speedup(self) -> float:
+        """How many times faster ours is."""
+        return self.reference_ms / self.ours_ms
+
+
+def cases(channels: int) -> Iterator[tuple[str, str, nn.Module, Callable[[Tensor], Tensor]]]:
+    """Yield (layer, mode, our module, the reference on the same weights)."""
+    for name, hidden in (("LPD, C_hid = C", channels), ("LPD, C_hid = C/8", channels // 8)):
+        lpd = ts.LPD(channels, hidden)
+        yield name, "eval", lpd, lambda x, s=lpd.selector: reference.lpd_eval(x, s)
+        yield name, "train", lpd, lambda x, s=lpd.selector: reference.lpd_train(x, s)
+    yield "APS", "eval", ts.APS(channels), reference.aps
+    yield "APS", "train", ts.APS(channels), reference.aps
+    blur = ts.Blur(channels)
+    lpf = ts.PolyphaseDown(ts.FixedSelector(), antialias=blur)
+    yield "stride + tri3", "eval", lpf, lambda x: reference.blur_then_slice(x, blur)
+    yield "stride + tri3", "train", lpf, lambda x: reference.blur_then_slice(x, blur)
+    adaptive = ts.AdaptiveBlur(channels)
+    ddac = ts.PolyphaseDown(ts.FixedSelector(), antialias=adaptive)
+    yield "DDAC (stride + adapt3)", "eval", ddac, lambda x: reference.ddac_then_slice(x, adaptive)
+    yield "DDAC (stride + adapt3)", "train", ddac, lambda x: reference.ddac_then_slice(x, adaptive)
+
+
+def runner(fn: Callable[[Tensor], Tensor], x: Tensor, mode: str) -> Run:
+    """Return one forward pass, or in training one forward and backward pass."""
+
+    def evaluate() -> None:
+        with torch.inference_mode():
+            fn(x)
+
+    def train() -> None:
+        fn(x.requires_grad_()).sum().backward()
+        x.grad = None
+
+    return train if mode == "train" else evaluate
+
+
+def measure(shape: tuple[int, ...], layout: str, repeats: int) -> Iterator[Row]:
+    """Measure all layers at one shape and memory layout."""
+    for layer, mode, module, plain in cases(shape[1]):
+        module.train(mode == "train")
+        x = torch.randn(shape).contiguous(memory_format=FORMATS[layout])
+        runs = {"ours": runner(module, x, mode), "reference": runner(plain, x, mode)}
+        ms = interleaved_ms(runs, repeats)
+        mib = {name: peak_mib(run) for name, run in runs.items()}
+        yield Row(
+            layer, mode, shape, layout, ms["ours"], ms["reference"], mib["ours"], mib["reference"]
+        )
+
+
+def extras(shape: tuple[int, ...], repeats: int) -> dict[str, float]:
+    """Ratios that need another yardstick than the reference: exactness, and one strided convolution."""
+    channels = shape[1]
+    x = torch.randn(shape)
+    lpd = ts.LPD(channels, channels // 8).eval()
+    blur = ts.Blur(channels)
+    lpf = ts.PolyphaseDown(ts.FixedSelector(), antialias=blur)
+    zeros = ts.Blur(channels, padding_mode="zeros")
+    lpf_zeros = ts.PolyphaseDown(ts.FixedSelector(), antialias=zeros, padding_mode="zeros")
+
+    def strided(x: Tensor) -> Tensor:
+        padded = F.pad(x, (1, 1, 1, 1), mode="circular")
+        return F.conv2d(padded, blur.kernel, stride=2, groups=channels)
+
+    def strided_zeros(x: Tensor) -> Tensor:
+        return F.conv2d(x, blur.kernel, stride=2, padding=1, groups=channels)
+
+    runs = {
+        "exact": runner(lpd, x, "eval"),
+        "inexact": runner(_InexactLPD(lpd), x, "eval"),
+        "lpf": runner(lpf, x, "eval"),
+        "strided": runner(strided, x, "eval"),
+        "lpf_zeros": runner(lpf_zeros, x, "eval"),
+        "strided_zeros": runner(strided_zeros, x, "eval"),
+    }
+    ms = interleaved_ms(runs, repeats)
+    return {
+        "exact / plain sums (LPD C/8 eval)": ms["exact"] / ms["inexact"],
+        "stride + tri3 / one strided depthwise conv (circular)": ms["lpf"] / ms["strided"],
+        "stride + tri3 / one strided depthwise conv (zeros)": ms["lpf_zeros"] / ms["strided_zeros"],
+    }
+
+
+class _InexactLPD(nn.Module):
+    """The same layer with float32 means and a plain argmax: what exactness costs."""
+
+    def __init__(self, lpd: nn.Module) -> None:
+        super().__init__()
+        self.selector = lpd.selector
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.selector.training = True  # its logits then use plain means
+        logits = self.selector(x)
+        self.selector.training = False
+        return ts.functional.polyphase_down(x, logits.argmax(1), 2)
+
+
+def table(rows: list[Row]) -> str:
+    """Render rows as a markdown table."""
+    lines = [
+        "| layer | mode | shape | layout | ours ms | reference ms | faster | ours MiB | reference MiB |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        shape = " x ".join(map(str, row.shape))
+        lines.append(
+            f"| {row.layer} | {row.mode} | {shape} | {row.layout} | {row.ours_ms:.1f}"
+            f" | {row.reference_ms:.1f} | **{row.speedup:.2f}x** | {row.ours_mib:.0f}"
+            f" | {row.reference_mib:.0f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, print markdown, write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--repeats", type=int, default=9, help="runs to take the median of")
+    parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: 2)")
+    parser.add_argument("--layouts", nargs="+", default=list(FORMATS), choices=list(FORMATS))
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    rows = []
+    for shape in SHAPES:
+        for layout in args.layouts:
+            for row in measure(shape, layout, args.repeats):
+                rows.append(row)
+                print(f"{row.layer:24s} {row.mode:5s} {row.shape} {row.layout}: {row.speedup:.2f}x")
+    ratios = {str(shape): extras(shape, args.repeats) for shape in SHAPES}
+    print(f"\n{table(rows)}\n")
+    for shape, named in ratios.items():
+        for name, ratio in named.items():
+            print(f"- {shape}: {name}: {ratio:.2f}x")
+    if args.json:
+        result = {"machine": machine(), "rows": [asdict(r) for r in rows], "ratios": ratios}
+        args.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,28 @@
+"""trueshift: networks that are truly invariant and equivariant to shifts."""
+
+from trueshift import functional, shifts
+from trueshift.layers.antialias import AdaptiveBlur, Blur
+from trueshift.layers.pooling import GlobalAvgPool
+from trueshift.layers.resample import APS, LPD, LPU, PolyphaseDown, PolyphaseUp
+from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector, set_tau
+from trueshift.layers.spec import Sampling
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "APS",
+    "LPD",
+    "LPU",
+    "AdaptiveBlur",
+    "Blur",
+    "ConvSelector",
+    "FixedSelector",
+    "GlobalAvgPool",
+    "NormSelector",
+    "PolyphaseDown",
+    "PolyphaseUp",
+    "Sampling",
+    "functional",
+    "set_tau",
+    "shifts",
+]

@@ -1,0 +1,243 @@
+"""Eager kernels: linear maps written next to their adjoints.
+
+Down-sampling by a phase and up-sampling by the same phase are each other's adjoint, and so are wrapping
+a border and folding it back. Each pair here is two autograd functions that serve as each other's
+backward: no full-size temporary, no slow scatter, and higher derivatives for free. Tracers never get here:
+``functional.py`` gives them the plain formulas.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+Slices = tuple[slice, ...]
+Widths = tuple[tuple[int, int], ...]
+
+
+def channels_last(x: Tensor) -> bool:
+    """Tell whether ``x`` is laid out channels-last (and not also in the default order)."""
+    if x.is_contiguous() or x.ndim not in (4, 5):
+        return False
+    return x.is_contiguous(memory_format=last_format(x.ndim))
+
+
+def last_format(ndim: int) -> torch.memory_format:
+    """Return the channels-last format for tensors of ``ndim`` axes (the default one in 1-D)."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return formats.get(ndim, torch.contiguous_format)
+
+
+def phase_slices(stride: tuple[int, ...]) -> Iterator[Slices]:
+    """Yield, for each phase in row-major order, the slices of ``(B, C, *spatial)`` it keeps."""
+    everything = slice(None)
+    for offsets in itertools.product(*map(range, stride)):
+        steps = (slice(o, None, step) for o, step in zip(offsets, stride, strict=True))
+        yield (everything, everything, *steps)
+
+
+def unravel(phase: Tensor, stride: tuple[int, ...]) -> list[Tensor]:
+    """Split the row-major index ``phase`` into one offset per axis."""
+    offsets: list[Tensor] = []
+    for step in reversed(stride):
+        offsets.insert(0, phase % step)
+        phase = phase // step
+    return offsets
+
+
+def offset_blocks(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """View ``(B, C, *spatial)`` as ``(B, C, *stride, *spatial // stride)``, without a copy."""
+    dim = len(stride)
+    sizes = [n for size, s in zip(x.shape[2:], stride, strict=True) for n in (size // s, s)]
+    blocks = x.reshape(*x.shape[:2], *sizes)  # (B, C, h, s, w, s)
+    steps = [3 + 2 * axis for axis in range(dim)]
+    return blocks.permute(0, 1, *steps, *(step - 1 for step in steps))
+
+
+def pick(blocks: Tensor, phase: Tensor, stride: tuple[int, ...], *, last: bool = False) -> Tensor:
+    """Read from ``(B, C, *stride, *sizes)`` the block at each image's phase: ``(B, C, *sizes)``."""
+    index = (torch.arange(len(phase), device=phase.device), *unravel(phase, stride))
+    return _offsets_first(blocks, len(stride), last)[index].movedim(-1 if last else 1, 1)
+
+
+def _offsets_first(blocks: Tensor, dim: int, last: bool) -> Tensor:
+    """Order the axes as batch, offsets, then channels and space as they lie in memory."""
+    space = range(2 + dim, 2 + 2 * dim)
+    rest = (*space, 1) if last else (1, *space)
+    return blocks.permute(0, *range(2, 2 + dim), *rest)
+
+
+def _empty_up(y: Tensor, stride: tuple[int, ...], fill: bool) -> Tensor:
+    """Allocate the map that ``y`` is up-sampled to, in the layout of ``y``."""
+    sizes = [size * step for size, step in zip(y.shape[2:], stride, strict=True)]
+    layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
+    out = torch.empty(*y.shape[:2], *sizes, dtype=y.dtype, device=y.device, memory_format=layout)
+    return out.zero_() if fill else out
+
+
+class HardDown(Function):
+    """Keep one polyphase component per image."""
+
+    @staticmethod
+    def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        return pick(offset_blocks(x, stride), phase, stride, last=channels_last(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, phase, ctx.stride = inputs
+        ctx.save_for_backward(phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (phase,) = ctx.saved_tensors
+        return HardUp.apply(grad, phase, ctx.stride), None, None
+
+
+class HardUp(Function):
+    """Place a map at one phase per image, zeros elsewhere."""
+
+    @staticmethod
+    def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        u, last = _empty_up(y, stride, fill=True), channels_last(y)
+        blocks = _offsets_first(offset_blocks(u, stride), len(stride), last)
+        index = (torch.arange(len(phase), device=phase.device), *unravel(phase, stride))
+        blocks[index] = y.movedim(1, -1) if last else y
+        return u
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, phase, ctx.stride = inputs
+        ctx.save_for_backward(phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        (phase,) = ctx.saved_tensors
+        return HardDown.apply(grad, phase, ctx.stride), None, None
+
+
+class SoftDown(Function):
+    """Sum the polyphase components with weights ``(B, P)``."""
+
+    @staticmethod
+    def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        weights = _broadcast(phase, x.ndim)
+        first, *others = (x[kept] for kept in phase_slices(stride))
+        y = first * weights[0]
+        for component, weight in zip(others, weights[1:], strict=True):
+            y.addcmul_(component, weight)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, phase, ctx.stride = inputs
+        ctx.save_for_backward(x, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        x, phase = ctx.saved_tensors
+        need_x, need_phase, _ = ctx.needs_input_grad
+        grad_x = SoftUp.apply(grad, phase, ctx.stride) if need_x else None
+        return grad_x, _inner(x, grad, ctx.stride) if need_phase else None, None
+
+
+class SoftUp(Function):
+    """Place a map at every phase, weighted by ``(B, P)``."""
+
+    @staticmethod
+    def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        u = _empty_up(y, stride, fill=False)
+        for kept, weight in zip(phase_slices(stride), _broadcast(phase, y.ndim), strict=True):
+            torch.mul(y, weight, out=u[kept])
+        return u
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        y, phase, ctx.stride = inputs
+        ctx.save_for_backward(y, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        y, phase = ctx.saved_tensors
+        need_y, need_phase, _ = ctx.needs_input_grad
+        grad_y = SoftDown.apply(grad, phase, ctx.stride) if need_y else None
+        return grad_y, _inner(grad, y, ctx.stride) if need_phase else None, None
+
+
+def _broadcast(phase: Tensor, ndim: int) -> Tensor:
+    """Shape weights ``(B, P)`` to ``(P, B, 1, ..., 1)`` of ``ndim + 1`` axes."""
+    return phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
+
+
+def _inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Inner product of every component of ``x`` with ``y``: ``(B, P)``."""
+    products = [(x[kept] * y).flatten(1).sum(1) for kept in phase_slices(stride)]
+    return torch.stack(products, dim=1)
+
+
+class CircularPad(Function):
+    """Wrap the borders of a map; ``last`` asks for a channels-last result."""
+
+    @staticmethod
+    def forward(x: Tensor, widths: Widths, last: bool) -> Tensor:
+        sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], widths, strict=True)]
+        layout = last_format(x.ndim) if last else torch.contiguous_format
+        shape = (*x.shape[:2], *sizes)
+        out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
+        for inside, outside in _wrapped_regions(x, widths):
+            out[outside] = x[inside]
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.widths, _ = inputs
+        ctx.last = channels_last(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return CircularFold.apply(grad, ctx.widths, ctx.last), None, None
+
+
+class CircularFold(Function):
+    """Add wrapped borders back onto the map that they were copied from."""
+
+    @staticmethod
+    def forward(padded: Tensor, widths: Widths, last: bool) -> Tensor:
+        sizes = zip(padded.shape[2:], widths, strict=True)
+        inner = (slice(before, n - after) for n, (before, after) in sizes)
+        layout = last_format(padded.ndim) if last else torch.contiguous_format
+        x = padded[(..., *inner)].clone(memory_format=layout)
+        regions = _wrapped_regions(x, widths)
+        next(regions)
+        for inside, outside in regions:
+            x[inside] += padded[outside]
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        padded, ctx.widths, _ = inputs
+        ctx.last = channels_last(padded)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+        return CircularPad.apply(grad, ctx.widths, ctx.last), None, None
+
+
+def _wrapped_regions(x: Tensor, widths: Widths) -> Iterator[tuple[Slices, Slices]]:
+    """Yield (slices of ``x``, slices of the padded map): the whole first, then each border."""
+    per_axis = []
+    for size, (before, after) in zip(x.shape[2:], widths, strict=True):
+        parts = [(slice(0, size), slice(before, before + size))]
+        if before:
+            parts.append((slice(size - before, size), slice(0, before)))
+        if after:
+            parts.append((slice(0, after), slice(before + size, before + size + after)))
+        per_axis.append(parts)
+    everything = (slice(None), slice(None))
+    for parts in itertools.product(*per_axis):
+        inside, outside = zip(*parts, strict=True)
+        yield (*everything, *inside), (*everything, *outside)

@@ -1,0 +1,134 @@
+"""Checks of arguments, so that every error names the argument, what was given and what to do."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
+
+Stride = int | Sequence[int]
+
+
+def check_choice(who: str, what: str, value: object, choices: Iterable[str | None]) -> None:
+    """Raise unless ``value`` is one of ``choices``; suggest the nearest name."""
+    known = tuple(choices)
+    if value in known:
+        return
+    names = [name for name in known if name is not None]
+    near = difflib.get_close_matches(str(value).lower(), names, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    listed = ", ".join(str(name) for name in known)
+    raise ValueError(f"{who}: unknown {what} {value!r}.{hint} Choose from: {listed}.")
+
+
+def check_positive(who: str, **numbers: int) -> None:
+    """Raise unless every number is an integer of at least 1."""
+    for name, value in numbers.items():
+        if _as_int(value) is None:
+            raise TypeError(f"{who}: {name} must be an integer, got {value!r}.")
+        if value < 1:
+            raise ValueError(f"{who}: {name} must be at least 1, got {value}.")
+
+
+def check_dim(who: str, dim: int) -> None:
+    """Raise unless ``dim`` is a supported number of spatial axes."""
+    if dim not in (1, 2, 3):
+        raise ValueError(f"{who}: dim must be 1, 2 or 3, got {dim!r}.")
+
+
+def check_stride(who: str, stride: Stride) -> None:
+    """Raise unless ``stride`` is an integer >= 2, or one integer per axis of which one is >= 2."""
+    rule = f"{who}: stride must be an integer >= 2, or one integer >= 1 per axis with one >= 2"
+    is_sequence = isinstance(stride, Sequence) and not isinstance(stride, str)
+    steps = tuple(stride) if isinstance(stride, Sequence) else (stride,)
+    if not steps or any(_as_int(step) is None for step in steps):
+        raise TypeError(f"{rule}, got {stride!r}.")
+    if min(steps) < (1 if is_sequence else 2) or max(steps) < 2:
+        raise ValueError(f"{rule}, got {stride!r}.")
+
+
+def stride_per_axis(who: str, stride: Stride, dim: int) -> tuple[int, ...]:
+    """Return ``stride`` as one integer per spatial axis."""
+    check_stride(who, stride)
+    if not isinstance(stride, Sequence):
+        return (int(stride),) * dim
+    if len(stride) != dim:
+        raise ValueError(
+            f"{who}: stride {tuple(stride)} has {len(stride)} entries for {dim} spatial axes."
+            f" Pass one integer, or {dim}."
+        )
+    return tuple(int(step) for step in stride)
+
+
+def check_map(who: str, x: Tensor, dim: int | None = None, name: str = "x") -> None:
+    """Raise unless ``x`` is a feature map ``(B, C, *spatial)`` with 1 to 3 (or ``dim``) axes."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{who}: {name} must be a torch.Tensor, got {type(x).__name__}.")
+    expected = (dim,) if dim is not None else (1, 2, 3)
+    if x.ndim - 2 not in expected:
+        ranks = " or ".join(str(d + 2) for d in expected)
+        raise ValueError(
+            f"{who}: {name} must have {ranks} dimensions (B, C, *spatial), got shape"
+            f" {tuple(x.shape)}. Add a batch axis with {name}[None], or pass dim= to the layer."
+        )
+
+
+def check_channels(who: str, x: Tensor, channels: int) -> None:
+    """Raise unless ``x`` has the number of channels that the layer was built for."""
+    if x.shape[1] != channels:
+        raise ValueError(
+            f"{who}: built for {channels} channels, got x of shape {tuple(x.shape)}"
+            f" with {x.shape[1]}. Build it with channels={x.shape[1]}."
+        )
+
+
+def check_divisible(who: str, x: Tensor, stride: tuple[int, ...]) -> None:
+    """Raise unless every spatial size is divisible by its stride; name the size to pad to."""
+    sizes = x.shape[2:]
+    if all(size % step == 0 for size, step in zip(sizes, stride, strict=True)):
+        return
+    up = tuple(-(-size // step) * step for size, step in zip(sizes, stride, strict=True))
+    down = tuple(size // step * step for size, step in zip(sizes, stride, strict=True))
+    shown = stride[0] if len(set(stride)) == 1 else stride
+    crop = f" or crop to {down}" if min(down) > 0 else ""
+    raise ValueError(
+        f"{who}: spatial sizes must be divisible by stride={shown}, got x of shape"
+        f" {tuple(x.shape)}. Pad to {up}{crop}."
+    )
+
+
+def check_phase(who: str, phase: Tensor, x: Tensor, num_phases: int) -> None:
+    """Raise unless ``phase`` is a hard ``(B,)`` int64 or a soft ``(B, P)`` floating choice."""
+    rule = f"{who}: phase must be int64 of shape (B,) or floating of shape (B, {num_phases})"
+    if not isinstance(phase, Tensor):
+        raise TypeError(f"{rule}, got {type(phase).__name__}.")
+    if phase.dtype != torch.int64 and not phase.dtype.is_floating_point:
+        raise TypeError(f"{rule}, got dtype {phase.dtype}. Convert it with phase.long().")
+    shape = (x.shape[0], num_phases) if phase.dtype.is_floating_point else (x.shape[0],)
+    if tuple(phase.shape) != shape:
+        raise ValueError(f"{rule}, got {phase.dtype} of shape {tuple(phase.shape)}: need {shape}.")
+    if phase.device != x.device:
+        raise ValueError(
+            f"{who}: phase is on {phase.device}, x on {x.device}. Move it with phase.to(x.device)."
+        )
+    # Reading values would stall an accelerator, and a traced graph has none.
+    readable = phase.device.type == "cpu" and not torch.compiler.is_compiling()
+    if readable and phase.dtype == torch.int64 and phase.numel():
+        low, high = (int(v) for v in phase.aminmax())
+        if low < 0 or high >= num_phases:
+            bad = low if low < 0 else high
+            raise ValueError(f"{who}: phase must be in 0..{num_phases - 1}, got {bad}.")
+
+
+def _as_int(value: object) -> int | None:
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None

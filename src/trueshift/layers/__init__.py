@@ -1,0 +1,1 @@
+"""Modules over ``functional.py``; they know nothing of models."""

@@ -1,0 +1,219 @@
+"""Low-pass filters around sampling: ``Blur`` (LPF) and ``AdaptiveBlur`` (DDAC).
+
+Both filter the whole map when called, and have a method ``at(x, phase, stride)`` that computes the filtered
+values only where a known phase keeps them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor, nn
+
+from trueshift._adjoint import Widths, channels_last, phase_slices, pick
+from trueshift._validate import (
+    PADDING_MODES,
+    Stride,
+    check_channels,
+    check_choice,
+    check_dim,
+    check_map,
+    check_positive,
+    stride_per_axis,
+)
+from trueshift.functional import keep_phase
+from trueshift.layers.selectors import CONV_FUNCTIONS, CONVS
+from trueshift.padding import pad
+
+ANTIALIAS = (None, "rect2", "tri3", "bin4", "bin5", "bin6", "bin7", "adapt3", "adapt5")
+NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
+
+class Blur(nn.Module):
+    """Binomial low-pass filter: the LPF of the paper (Rect-2, Tri-3, Bin-5 are sizes 2, 3, 5).
+
+    Args:
+        channels: Channels of the feature map.
+        size: Taps per axis, 1 to 7. Even sizes reach one pixel further to the right than to the left.
+        padding_mode: Border, under torch's name.
+        dim: Number of spatial axes.
+
+    Shape:
+        ``(B, C, *spatial)`` in and out.
+    """
+
+    kernel: Tensor
+
+    def __init__(self, channels: int, size: int = 3, padding_mode: str = "circular", *, dim: int = 2) -> None:
+        super().__init__()
+        check_positive("Blur", channels=channels, size=size)
+        if size > 7:
+            raise ValueError(f"Blur: size must be 1 to 7, got {size}.")
+        check_dim("Blur", dim)
+        check_choice("Blur", "padding_mode", padding_mode, PADDING_MODES)
+        self.channels, self.size, self.padding_mode, self.dim = channels, size, padding_mode, dim
+        row = torch.tensor([math.comb(size - 1, tap) for tap in range(size)], dtype=torch.float64)
+        kernel = row / row.sum()
+        for _ in range(dim - 1):
+            kernel = kernel[..., None] * row / row.sum()
+        kernel = kernel.float().expand(channels, 1, *[size] * dim).contiguous()
+        self.register_buffer("kernel", kernel, persistent=False)  # a formula, not a weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._check(x)
+        return self._convolve(pad(x, self._widths, self.padding_mode), stride=1)
+
+    def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
+        """Return the filtered map at the positions that ``phase`` keeps: one strided convolution."""
+        self._check(x)
+        steps = stride_per_axis("Blur", stride, self.dim)
+        window = phase_window(pad(x, self._widths, self.padding_mode), phase, steps)
+        return self._convolve(window, steps)
+
+    def _convolve(self, x: Tensor, stride: int | tuple[int, ...]) -> Tensor:
+        kernel = self.kernel.to(x.dtype)
+        return CONV_FUNCTIONS[self.dim](x, kernel, stride=stride, groups=self.channels)
+
+    def _check(self, x: Tensor) -> None:
+        check_map("Blur", x, self.dim)
+        check_channels("Blur", x, self.channels)
+
+    @property
+    def _widths(self) -> Widths:
+        return ((((self.size - 1) // 2), self.size // 2),) * self.dim
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.channels}, size={self.size}, padding_mode={self.padding_mode}"
+
+
+class AdaptiveBlur(nn.Module):
+    """Content-adaptive low-pass filter: the DDAC of the paper (Adapt-3 is size 3).
+
+    A convolution, batch norm and softmax predict, for every pixel and group of channels, the weights of
+    its neighbourhood. As in DDAC, one softmax runs over all groups and taps together, so the weights of one
+    group sum to less than 1.
+
+    Args:
+        channels: Channels of the feature map, divisible by ``groups``.
+        size: Taps per axis, odd.
+        groups: Groups of channels that share a filter.
+        padding_mode: Border, under torch's name.
+        dim: Number of spatial axes.
+
+    Shape:
+        ``(B, C, *spatial)`` in and out.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        size: int = 3,
+        groups: int = 8,
+        padding_mode: str = "circular",
+        *,
+        dim: int = 2,
+    ) -> None:
+        super().__init__()
+        check_positive("AdaptiveBlur", channels=channels, size=size, groups=groups)
+        if size % 2 == 0:
+            raise ValueError(f"AdaptiveBlur: size must be odd, got {size}.")
+        if channels % groups:
+            raise ValueError(
+                f"AdaptiveBlur: channels must be divisible by groups, got channels={channels} and"
+                f" groups={groups}. Try groups={math.gcd(channels, groups)}."
+            )
+        check_dim("AdaptiveBlur", dim)
+        check_choice("AdaptiveBlur", "padding_mode", padding_mode, PADDING_MODES)
+        self.channels, self.size, self.groups = channels, size, groups
+        self.padding_mode, self.dim = padding_mode, dim
+        self.conv = CONVS[dim](channels, groups * size**dim, size, bias=False)
+        self.bn = NORMS[dim](groups * size**dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        padded = self._padded(x)
+        return self._apply_weights(padded, self._weights(padded, stride=1), (1,) * self.dim)
+
+    def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
+        """Return the filtered map at the positions that ``phase`` keeps, and compute only those.
+
+        While training, the batch norm still sees every position, as it does when the map is filtered whole.
+        """
+        steps = stride_per_axis("AdaptiveBlur", stride, self.dim)
+        padded = self._padded(x)
+        if not self.training:
+            padded = phase_window(padded, phase, steps)
+            return self._apply_weights(padded, self._weights(padded, steps), steps)
+        weights = keep_phase(self._weights(padded, stride=1), phase, steps)
+        return self._apply_weights(phase_window(padded, phase, steps), weights, steps)
+
+    def _padded(self, x: Tensor) -> Tensor:
+        check_map("AdaptiveBlur", x, self.dim)
+        check_channels("AdaptiveBlur", x, self.channels)
+        return pad(x, ((self.size // 2, self.size // 2),) * self.dim, self.padding_mode)
+
+    def _weights(self, padded: Tensor, stride: int | tuple[int, ...]) -> Tensor:
+        """Predict the filters: ``(B, groups * taps, h, w)``."""
+        scores = CONV_FUNCTIONS[self.dim](padded, self.conv.weight, stride=stride)
+        scores = self.bn(scores)
+        if self.training:
+            return scores.softmax(1)
+        # torch's softmax rounds differently at the end of a row; a convolution sums alike everywhere.
+        scores = (scores - scores.amax(1, keepdim=True)).exp()
+        ones = scores.new_ones(1, scores.shape[1], *[1] * self.dim)
+        return scores / CONV_FUNCTIONS[self.dim](scores, ones)
+
+    def _apply_weights(self, x: Tensor, weights: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Sum the neighbourhood of every kept position with its weights."""
+        weights = weights.unflatten(1, (self.groups, 1, -1))  # (B, G, 1, taps, h, w)
+        sizes = weights.shape[4:]
+        out = weights.new_zeros(())
+        for tap, corner in enumerate(itertools.product(range(self.size), repeat=self.dim)):
+            spans = (
+                slice(start, start + (size - 1) * step + 1, step)
+                for start, size, step in zip(corner, sizes, stride, strict=True)
+            )
+            near = x[(..., *spans)].unflatten(1, (self.groups, -1))  # (B, G, C / G, h, w)
+            weight = weights[:, :, :, tap]
+            out = out.addcmul_(near, weight) if tap else near * weight
+        return out.flatten(1, 2)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.channels}, size={self.size}, groups={self.groups}, padding_mode={self.padding_mode}"
+
+
+def phase_window(padded: Tensor, phase: int | Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Cut from a map, padded for a filter, what the filter reads at the positions of ``phase``.
+
+    A strided operation without padding on the result gives one value per kept position.
+
+    Args:
+        padded: ``(B, C, *spatial)``, after padding.
+        phase: One hard phase for all images, or int64 ``(B,)``.
+        stride: Sampling factor of each axis.
+    """
+    lengths = [n - step + 1 for n, step in zip(padded.shape[2:], stride, strict=True)]
+    if isinstance(phase, int):
+        starts = (kept.start for kept in list(phase_slices(stride))[phase][2:])
+        spans = (slice(i, i + length) for i, length in zip(starts, lengths, strict=True))
+        return padded[(..., *spans)]
+    windows = padded
+    for axis, length in enumerate(lengths, start=2):
+        windows = windows.unfold(axis, length, 1)  # (B, C, s, s, length, length)
+    return pick(windows, phase, stride, last=channels_last(padded))
+
+
+def build_antialias(
+    name: str | None, channels: int, padding_mode: str, *, dim: int = 2, groups: int = 8
+) -> Blur | AdaptiveBlur | None:
+    """Build the filter that a name of the paper's tables stands for."""
+    check_choice("antialias", "filter", name, ANTIALIAS)
+    if name is None:
+        return None
+    size = int(name[-1])
+    if name.startswith("adapt"):
+        return AdaptiveBlur(channels, size, groups, padding_mode, dim=dim)
+    return Blur(channels, size, padding_mode, dim=dim)

@@ -1,0 +1,300 @@
+"""Down- and up-sampling by polyphase components, and the short names of the paper for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from trueshift._validate import (
+    PADDING_MODES,
+    Stride,
+    check_choice,
+    check_divisible,
+    check_map,
+    check_phase,
+    check_stride,
+    stride_per_axis,
+)
+from trueshift.functional import keep_phase, polyphase_down, polyphase_up
+from trueshift.layers.antialias import AdaptiveBlur, Blur, build_antialias
+from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
+from trueshift.padding import pad
+
+SELECT_ON = ("filtered", "unfiltered")
+
+
+class PolyphaseDown(nn.Module):
+    """Filter a map, choose a polyphase component, keep it (paper section 4.1).
+
+    With a selector that permutes with shifts, the result is equivariant to circular shifts if every
+    operation before it is: the kept component of a shifted map is that of the map, shifted on the
+    coarse grid or not at all.
+
+    Args:
+        selector: :class:`ConvSelector` (LPS), :class:`NormSelector` (APS), :class:`FixedSelector` (plain
+            stride), or ``None`` for a branch that follows the phase of another one.
+        stride: Sampling factor of all axes, or one per axis.
+        antialias: Filter to apply before sampling, or ``None``.
+        select_on: Choose among the ``"filtered"`` components (as the paper does) or the ``"unfiltered"`` ones.
+        padding_mode: With ``"circular"``, a size that the stride does not divide is an error. Otherwise the
+            map is extended in this mode at its end, so that sizes follow torch's rule for strides.
+
+    Shape:
+        ``(B, C, *spatial)`` to ``(B, C, *spatial // stride)``; with ``return_phase=True`` also the phase,
+        int64 ``(B,)`` if hard, floating ``(B, P)`` if soft.
+    """
+
+    def __init__(
+        self,
+        selector: nn.Module | None,
+        stride: Stride = 2,
+        antialias: nn.Module | None = None,
+        *,
+        select_on: str = "filtered",
+        padding_mode: str = "circular",
+    ) -> None:
+        super().__init__()
+        check_stride("PolyphaseDown", stride)
+        check_choice("PolyphaseDown", "select_on", select_on, SELECT_ON)
+        check_choice("PolyphaseDown", "padding_mode", padding_mode, PADDING_MODES)
+        _check_module("PolyphaseDown", "antialias", antialias)
+        _check_module("PolyphaseDown", "selector", selector)
+        self.stride: int | tuple[int, ...] = _plain(stride)
+        self.selector, self.antialias = selector, antialias
+        self.select_on, self.padding_mode = select_on, padding_mode
+
+    def forward(
+        self, x: Tensor, phase: Tensor | None = None, return_phase: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        check_map("PolyphaseDown", x)
+        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
+        x = self._fit(x, steps)
+        if phase is not None:
+            check_phase("PolyphaseDown", phase, x, math.prod(steps))
+            y = self._keep(x, phase, steps)
+        elif self._selects_on_filtered:
+            filtered = self.antialias(x)  # type: ignore[misc]
+            phase = self.selector.choose(filtered, steps)  # type: ignore[union-attr, operator]
+            y = polyphase_down(filtered, phase, steps)
+        else:
+            phase = self._choose(x, steps)
+            fixed = isinstance(self.selector, FixedSelector)
+            y = self._keep(x, self.selector.index if fixed else phase, steps)  # type: ignore[union-attr]
+        return (y, phase) if return_phase else y
+
+    @property
+    def _selects_on_filtered(self) -> bool:
+        if self.selector is None or self.antialias is None or self.select_on == "unfiltered":
+            return False
+        return not isinstance(self.selector, FixedSelector)
+
+    def _fit(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+        if self.padding_mode == "circular":
+            check_divisible("PolyphaseDown", x, steps)
+            return x
+        widths = tuple((0, -size % step) for size, step in zip(x.shape[2:], steps, strict=True))
+        return pad(x, widths, self.padding_mode)
+
+    def _choose(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+        if self.selector is None:
+            raise ValueError(
+                "PolyphaseDown: built with selector=None, so it follows another branch. Pass"
+                " phase=..., the second result of the other branch's layer with return_phase=True."
+            )
+        phase: Tensor = self.selector.choose(x, steps)  # type: ignore[operator]
+        return phase
+
+    def _keep(self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...]) -> Tensor:
+        """Filter and keep a known phase; where that is possible, compute only what is kept."""
+        if self.antialias is None:
+            return keep_phase(x, phase, steps)
+        if isinstance(self.antialias, Blur | AdaptiveBlur):
+            tracing = self.training or torch.compiler.is_compiling()
+            if isinstance(phase, int) or not (tracing or phase.dtype.is_floating_point):
+                return self.antialias.at(x, phase, steps)
+        return keep_phase(self.antialias(x), phase, steps)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"stride={self.stride}, select_on={self.select_on}, padding_mode={self.padding_mode}"
+
+
+class PolyphaseUp(nn.Module):
+    """Put a map back onto the grid that it was down-sampled from (paper section 4.3).
+
+    Args:
+        stride: Sampling factor of all axes, or one per axis.
+        antialias: Low-pass filter to apply to the placed values, scaled by the stride of every axis so
+            that it keeps the mean; or ``None``.
+
+    Shape:
+        ``(B, C, *spatial)`` and the phase of the matching :class:`PolyphaseDown` to
+        ``(B, C, *spatial * stride)``, cropped to ``output_size`` if that is given (needed where the size
+        before down-sampling was not a multiple of the stride).
+    """
+
+    def __init__(self, stride: Stride = 2, antialias: nn.Module | None = None) -> None:
+        super().__init__()
+        check_stride("PolyphaseUp", stride)
+        _check_module("PolyphaseUp", "antialias", antialias)
+        self.stride: int | tuple[int, ...] = _plain(stride)
+        self.antialias = antialias
+
+    def forward(self, y: Tensor, phase: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        check_map("PolyphaseUp", y, name="y")
+        steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
+        u = polyphase_up(y, phase, steps)
+        if output_size is not None:
+            u = _crop(u, tuple(output_size), steps)
+        if self.antialias is None:
+            return u
+        return self.antialias(u) * float(math.prod(steps))
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"stride={self.stride}"
+
+
+def LPD(
+    channels: int,
+    hidden_channels: int | None = None,
+    stride: Stride = 2,
+    antialias: str | None = None,
+    padding_mode: str = "circular",
+    *,
+    dim: int = 2,
+    groups: int = 8,
+    select_on: str = "filtered",
+    tau: float = 1.0,
+    train_rule: str = "gumbel",
+    test_rule: str = "argmax",
+) -> PolyphaseDown:
+    """Build a learnable polyphase down-sampling layer (paper section 4).
+
+    Args:
+        channels: Channels of the feature map.
+        hidden_channels: Width of the selector; ``None`` means ``channels``.
+        stride: Sampling factor of all axes, or one per axis.
+        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``, ``"adapt5"``.
+        padding_mode: Border of the selector, of the filter and of sizes that the stride does not divide.
+        dim: Number of spatial axes.
+        groups: Groups of an adaptive filter.
+        select_on: See :class:`PolyphaseDown`.
+        tau: See :class:`ConvSelector`.
+        train_rule: See :class:`ConvSelector`.
+        test_rule: See :class:`ConvSelector`.
+
+    Returns:
+        A :class:`PolyphaseDown` with a :class:`ConvSelector`.
+
+    Example:
+        >>> down = LPD(4).eval()
+        >>> y, phase = down(torch.randn(2, 4, 8, 8), return_phase=True)
+        >>> y.shape, phase.shape
+        (torch.Size([2, 4, 4, 4]), torch.Size([2]))
+    """
+    selector = ConvSelector(
+        channels,
+        hidden_channels,
+        padding_mode,
+        dim=dim,
+        tau=tau,
+        train_rule=train_rule,
+        test_rule=test_rule,
+    )
+    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
+    return PolyphaseDown(selector, stride, blur, select_on=select_on, padding_mode=padding_mode)
+
+
+def APS(
+    channels: int,
+    p: float = 2,
+    stride: Stride = 2,
+    antialias: str | None = None,
+    padding_mode: str = "circular",
+    *,
+    dim: int = 2,
+    groups: int = 8,
+    select_on: str = "filtered",
+) -> PolyphaseDown:
+    """Build an adaptive polyphase down-sampling layer: the component of the largest norm.
+
+    Args:
+        channels: Channels of the feature map.
+        p: Which norm: 1, 2 or ``inf``.
+        stride: Sampling factor of all axes, or one per axis.
+        antialias: Name of a filter, as for :func:`LPD`.
+        padding_mode: Border of the filter and of sizes that the stride does not divide.
+        dim: Number of spatial axes.
+        groups: Groups of an adaptive filter.
+        select_on: See :class:`PolyphaseDown`.
+
+    Returns:
+        A :class:`PolyphaseDown` with a :class:`NormSelector`.
+
+    Example:
+        >>> APS(1, dim=1)(torch.tensor([[[1.0, 5.0, 2.0, 4.0]]]))
+        tensor([[[5., 4.]]])
+    """
+    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
+    selector = NormSelector(p)
+    return PolyphaseDown(selector, stride, blur, select_on=select_on, padding_mode=padding_mode)
+
+
+def LPU(
+    channels: int,
+    stride: Stride = 2,
+    antialias: str | None = None,
+    padding_mode: str = "circular",
+    *,
+    dim: int = 2,
+    groups: int = 8,
+) -> PolyphaseUp:
+    """Build a polyphase up-sampling layer (paper section 4.3).
+
+    Args:
+        channels: Channels of the feature map.
+        stride: Sampling factor of all axes, or one per axis.
+        antialias: Name of the low-pass filter, as for :func:`LPD`; the paper uses one.
+        padding_mode: Border of the filter.
+        dim: Number of spatial axes.
+        groups: Groups of an adaptive filter.
+
+    Returns:
+        A :class:`PolyphaseUp`, called with the map and the phase.
+
+    Example:
+        >>> up = LPU(1, antialias="tri3", dim=1)
+        >>> up(torch.tensor([[[1.0, 3.0]]]), torch.tensor([0]))
+        tensor([[[1., 2., 3., 2.]]])
+    """
+    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
+    return PolyphaseUp(stride, blur)
+
+
+def _plain(stride: Stride) -> int | tuple[int, ...]:
+    return tuple(stride) if isinstance(stride, Sequence) else stride
+
+
+def _check_module(who: str, what: str, module: object) -> None:
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(
+            f"{who}: {what} must be a module or None, got {module!r}."
+            " Names are for LPD, APS, LPU and Sampling."
+        )
+
+
+def _crop(u: Tensor, size: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
+    full = tuple(u.shape[2:])
+    fits = len(size) == len(full) and all(
+        n - step < wanted <= n for wanted, n, step in zip(size, full, steps, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"PolyphaseUp: output_size {size} does not fit: up-sampling by {steps} gives {full},"
+            " and less than one stride may be cropped per axis."
+        )
+    return u[(..., *(slice(0, wanted) for wanted in size))]

@@ -1,0 +1,276 @@
+"""Selectors: which polyphase component to keep.
+
+A selector is a module ``(x, stride) -> logits (B, P)`` with a method ``choose(x, stride) -> phase``. Any score that
+permutes when the map shifts keeps the sampling shift-equivariant (paper claim 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._adjoint import offset_blocks
+from trueshift._validate import (
+    PADDING_MODES,
+    Stride,
+    check_channels,
+    check_choice,
+    check_dim,
+    check_divisible,
+    check_map,
+    check_positive,
+    stride_per_axis,
+)
+from trueshift.functional import order_free_mean, polyphase_split
+from trueshift.padding import pad
+from trueshift.ties import argmax_phase
+
+CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+CONV_FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRAIN_RULES = ("gumbel", "softmax")
+TEST_RULES = ("argmax", "softmax")
+
+# Large intermediates are made and used for a few images at a time, so that they stay in the cache.
+_CHUNK_ELEMENTS = 2**20
+
+
+class ConvSelector(nn.Module):
+    """The learned selector of LPS: f_theta of the paper (section 4.2, appendix table A3).
+
+    Every component goes through the same convolution, ReLU and second convolution; the mean over channels
+    and space is its logit. The mean of a convolution is a dot product of means, so the second convolution
+    is never run, and the first is run on all components at once, as one dilated convolution.
+
+    While training the phase is soft: a Gumbel-softmax sample at temperature ``tau``. At test time it is
+    the hard argmax, and the sums are order-free, so that the choice is exact.
+
+    Args:
+        channels: Channels ``C`` of the feature map.
+        hidden_channels: Width ``C_hid`` of the first convolution; ``None`` means ``C``.
+        padding_mode: Border of both convolutions; ``"circular"`` makes the logits exactly
+            shift-permutation-equivariant.
+        dim: Number of spatial axes.
+        tau: Temperature; change it with :func:`set_tau`.
+        train_rule: ``"gumbel"``, or ``"softmax"`` at ``tau`` without sampling (the paper's ablation).
+        test_rule: ``"argmax"``, or ``"softmax"`` at ``tau`` (the paper's standard-shift setting; not
+            exactly equivariant).
+
+    Shape:
+        ``x`` is ``(B, C, *spatial)`` with sizes divisible by the stride; logits are ``(B, P)``.
+    """
+
+    tau: Tensor
+
+    def __init__(
+        self,
+        channels: int,
+        hidden_channels: int | None = None,
+        padding_mode: str = "circular",
+        *,
+        dim: int = 2,
+        tau: float = 1.0,
+        train_rule: str = "gumbel",
+        test_rule: str = "argmax",
+    ) -> None:
+        super().__init__()
+        hidden_channels = channels if hidden_channels is None else hidden_channels
+        check_positive("ConvSelector", channels=channels, hidden_channels=hidden_channels)
+        check_dim("ConvSelector", dim)
+        check_choice("ConvSelector", "padding_mode", padding_mode, PADDING_MODES)
+        check_choice("ConvSelector", "train_rule", train_rule, TRAIN_RULES)
+        check_choice("ConvSelector", "test_rule", test_rule, TEST_RULES)
+        _check_tau("ConvSelector", tau)
+        self.channels, self.dim, self.padding_mode = channels, dim, padding_mode
+        self.train_rule, self.test_rule = train_rule, test_rule
+        conv = CONVS[dim]
+        self.conv1 = conv(channels, hidden_channels, 3, padding=1, padding_mode=padding_mode)
+        self.conv2 = conv(hidden_channels, hidden_channels, 3, padding=1, padding_mode=padding_mode)
+        self.register_buffer("tau", torch.tensor(float(tau)))
+
+    def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        logits = self._logits(x, stride)
+        return logits.to(torch.promote_types(x.dtype, torch.float32))
+
+    def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        """Return the phase of ``x``: soft while training, hard at test time."""
+        if self.training and self.train_rule == "gumbel":
+            return F.gumbel_softmax(self(x, stride), tau=self.tau, dim=1)  # type: ignore[arg-type]
+        if self.training or self.test_rule == "softmax":
+            return (self(x, stride) / self.tau).softmax(1)
+        return argmax_phase(self._logits(x, stride), x, stride_per_axis("", stride, self.dim))
+
+    def _logits(self, x: Tensor, stride: Stride) -> Tensor:
+        check_map("ConvSelector", x, self.dim)
+        check_channels("ConvSelector", x, self.channels)
+        steps = stride_per_axis("ConvSelector", stride, self.dim)
+        check_divisible("ConvSelector", x, steps)
+        bias = self.conv2.bias.mean()  # type: ignore[union-attr]
+        if self.padding_mode in ("circular", "zeros"):
+            response = _by_chunks(lambda part: self._response(part, steps), x)  # (B, 1, H, W)
+            return self._mean_per_phase(response, steps) + bias
+        components = polyphase_split(x, steps)  # (B, P, C, h, w)
+        out = self.conv2(self.conv1(components.flatten(0, 1)).relu())
+        return out.unflatten(0, components.shape[:2]).flatten(2).mean(2)
+
+    def _response(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Map ``(B, 1, H, W)`` of what every pixel adds to the logit of its component."""
+        convolve = CONV_FUNCTIONS[self.dim]
+        circular = self.padding_mode == "circular"
+        if circular:
+            x = pad(x, tuple((step, step) for step in stride), "circular", last=True)
+        hidden = convolve(
+            x, self.conv1.weight, self.conv1.bias, dilation=stride, padding=0 if circular else stride
+        )
+        hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
+        taps = self.conv2.weight.mean(0).flatten(1).t()  # (3 ** dim, C_hid)
+        if circular:
+            taps = taps.sum(0, keepdim=True)
+        response = convolve(hidden, taps[(..., *[None] * self.dim)])
+        return response if circular else _inside(response, stride)
+
+    def _mean_per_phase(self, response: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Mean of a map ``(B, 1, H, W)`` over the pixels of each phase: ``(B, P)``."""
+        response = response.to(torch.promote_types(response.dtype, torch.float32))
+        blocks = offset_blocks(response, stride)  # (B, 1, s, s, h, w)
+        axes = tuple(range(2 + self.dim, 2 + 2 * self.dim))
+        means = blocks.mean(axes) if self.training else order_free_mean(blocks, axes)
+        return means.flatten(1)
+
+    def extra_repr(self) -> str:
+        """Show the rules."""
+        return f"train_rule={self.train_rule}, test_rule={self.test_rule}"
+
+
+class NormSelector(nn.Module):
+    """The handcrafted selector of APS: the component of the largest l_p norm (paper section 3).
+
+    It has no parameters, and its choice is hard while training too.
+
+    Args:
+        p: 1, 2 or ``inf``.
+    """
+
+    def __init__(self, p: float = 2) -> None:
+        super().__init__()
+        if p not in (1, 2, math.inf):
+            raise ValueError(f"NormSelector: p must be 1, 2 or inf, got {p!r}.")
+        self.p = p
+
+    def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        return self._norms(x, stride).to(torch.promote_types(x.dtype, torch.float32))
+
+    def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        """Return the hard phase of ``x``."""
+        norms = self._norms(x.detach(), stride)
+        return argmax_phase(norms, x, stride_per_axis("", stride, x.ndim - 2))
+
+    def _norms(self, x: Tensor, stride: Stride) -> Tensor:
+        check_map("NormSelector", x)
+        dim = x.ndim - 2
+        steps = stride_per_axis("NormSelector", stride, dim)
+        check_divisible("NormSelector", x, steps)
+        axes = tuple(range(2 + dim, 2 + 2 * dim))
+        if self.p == math.inf:
+            return offset_blocks(x.abs(), steps).amax((1, *axes)).flatten(1)
+        energy = _by_chunks(self._energy, x)  # (B, 1, H, W)
+        means = order_free_mean(offset_blocks(energy, steps), axes).flatten(1)
+        sums = means * math.prod(x.shape[2:]) / math.prod(steps)
+        return sums if self.p == 1 else sums.sqrt()
+
+    def _energy(self, x: Tensor) -> Tensor:
+        # A convolution gives each pixel the same bits wherever it stands; a sum over channels does not.
+        terms = x.abs() if self.p == 1 else x.square()
+        ones = torch.ones(1, x.shape[1], *[1] * (x.ndim - 2), dtype=x.dtype, device=x.device)
+        return CONV_FUNCTIONS[x.ndim - 2](terms, ones)
+
+    def extra_repr(self) -> str:
+        """Show the norm."""
+        return f"p={self.p}"
+
+
+class FixedSelector(nn.Module):
+    """Plain striding: always the same component, by default the first. Not shift-equivariant.
+
+    Args:
+        index: The component to keep.
+    """
+
+    def __init__(self, index: int = 0) -> None:
+        super().__init__()
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise TypeError(f"FixedSelector: index must be an integer, got {index!r}.")
+        if index < 0:
+            raise ValueError(f"FixedSelector: index must be at least 0, got {index}.")
+        self.index = index
+
+    def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        return F.one_hot(self.choose(x, stride), self._num_phases(x, stride)).to(x.dtype)
+
+    def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        """Return the same hard phase for every image."""
+        num_phases = self._num_phases(x, stride)
+        if self.index >= num_phases:
+            raise ValueError(
+                f"FixedSelector: stride={stride} has {num_phases} phases, got index {self.index}."
+            )
+        return torch.full((x.shape[0],), self.index, dtype=torch.int64, device=x.device)
+
+    def _num_phases(self, x: Tensor, stride: Stride) -> int:
+        check_map("FixedSelector", x)
+        return math.prod(stride_per_axis("FixedSelector", stride, x.ndim - 2))
+
+    def extra_repr(self) -> str:
+        """Show the component."""
+        return f"index={self.index}"
+
+
+def set_tau(model: nn.Module, tau: float) -> None:
+    """Set the Gumbel-softmax temperature of every learned selector in ``model``.
+
+    Args:
+        model: Any module that holds :class:`ConvSelector` layers.
+        tau: The temperature, positive.
+    """
+    _check_tau("set_tau", tau)
+    selectors = [module for module in model.modules() if isinstance(module, ConvSelector)]
+    if not selectors:
+        raise ValueError(f"set_tau: {type(model).__name__} holds no ConvSelector to set tau of.")
+    for selector in selectors:
+        selector.tau.fill_(float(tau))
+
+
+def _check_tau(who: str, tau: float) -> None:
+    if not (isinstance(tau, int | float) and math.isfinite(tau) and tau > 0):
+        raise ValueError(f"{who}: tau must be a positive number, got {tau!r}.")
+
+
+def _by_chunks(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Apply ``fn`` to a few images at a time where nothing needs to be kept for a backward pass."""
+    per_image = math.prod(x.shape[1:])
+    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu":
+        return fn(x)
+    if x.numel() <= _CHUNK_ELEMENTS or per_image == 0:
+        return fn(x)
+    return torch.cat([fn(part) for part in x.split(max(1, _CHUNK_ELEMENTS // per_image))])
+
+
+def _inside(response: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Sum the taps of ``(B, 3 ** dim, H, W)``, each without the pixels that no output reads with it.
+
+    With zero padding the tap at offset -1 never reads the last pixel of a component, the one at +1 never
+    the first.
+    """
+    dim = len(stride)
+    response = response.unflatten(1, (3,) * dim)  # (B, 3, 3, H, W)
+    for axis, step in enumerate(stride, start=1):
+        size = response.shape[dim + axis]
+        place = torch.arange(size, device=response.device)
+        read = torch.stack([place < size - step, place >= 0, place >= step])  # (3, size)
+        shape = [1] * response.ndim
+        shape[axis], shape[dim + axis] = 3, size
+        response = response * read.view(shape)
+    return response.flatten(1, dim).sum(1, keepdim=True)

@@ -1,0 +1,119 @@
+"""One description of how a whole network samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from trueshift._validate import PADDING_MODES, Stride, check_choice, check_dim, check_positive
+from trueshift.layers.antialias import ANTIALIAS, AdaptiveBlur, Blur, build_antialias
+from trueshift.layers.resample import SELECT_ON, PolyphaseDown, PolyphaseUp
+from trueshift.layers.selectors import (
+    TEST_RULES,
+    TRAIN_RULES,
+    ConvSelector,
+    FixedSelector,
+    NormSelector,
+)
+
+METHODS = ("stride", "aps", "lps")
+HIDDEN = ("same", "eighth")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a network samples: a row of the paper's tables.
+
+    The grid of the paper's table 1 is ``method`` x ``antialias``: LPF is ``"stride"`` with a ``"tri3"``, DDAC is
+    ``"stride"`` with an ``"adapt3"``, and so on.
+
+    Args:
+        method: ``"stride"``, ``"aps"`` or ``"lps"``.
+        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``, ``"adapt5"``.
+        padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
+        hidden: Width of learned selectors: ``"same"`` as their input, an ``"eighth"`` of it, or a number.
+        dim: Number of spatial axes.
+        groups: Groups of adaptive filters.
+        norm: ``p`` of the APS norm.
+        select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
+        train_rule: ``"gumbel"`` or ``"softmax"``.
+        test_rule: ``"argmax"`` or ``"softmax"``.
+
+    Example:
+        >>> spec = Sampling("lps", antialias="tri3", hidden="eighth")
+        >>> spec.down(64).selector.conv1.out_channels
+        8
+    """
+
+    method: str = "lps"
+    antialias: str | None = None
+    padding_mode: str = "circular"
+    hidden: str | int = "same"
+    dim: int = 2
+    groups: int = 8
+    norm: float = 2
+    select_on: str = "filtered"
+    train_rule: str = "gumbel"
+    test_rule: str = "argmax"
+
+    def __post_init__(self) -> None:
+        check_choice("Sampling", "method", self.method, METHODS)
+        check_choice("Sampling", "antialias", self.antialias, ANTIALIAS)
+        check_choice("Sampling", "padding_mode", self.padding_mode, PADDING_MODES)
+        check_choice("Sampling", "select_on", self.select_on, SELECT_ON)
+        check_choice("Sampling", "train_rule", self.train_rule, TRAIN_RULES)
+        check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
+        check_dim("Sampling", self.dim)
+        check_positive("Sampling", groups=self.groups)
+        NormSelector(self.norm)
+        if isinstance(self.hidden, str):
+            check_choice("Sampling", "hidden", self.hidden, HIDDEN)
+        else:
+            check_positive("Sampling", hidden=self.hidden)
+
+    def hidden_channels(self, channels: int) -> int:
+        """Return the width of the learned selector of a map with ``channels``."""
+        if self.hidden == "same":
+            return channels
+        return max(1, channels // 8) if self.hidden == "eighth" else int(self.hidden)
+
+    def blur(self, channels: int) -> Blur | AdaptiveBlur | None:
+        """Build the filter, or ``None``."""
+        return build_antialias(self.antialias, channels, self.padding_mode, dim=self.dim, groups=self.groups)
+
+    def selector(self, channels: int) -> nn.Module:
+        """Build the selector of the method."""
+        if self.method == "stride":
+            return FixedSelector(0)
+        if self.method == "aps":
+            return NormSelector(self.norm)
+        return ConvSelector(
+            channels,
+            self.hidden_channels(channels),
+            self.padding_mode,
+            dim=self.dim,
+            train_rule=self.train_rule,
+            test_rule=self.test_rule,
+        )
+
+    def down(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
+        """Build a layer that selects and down-samples."""
+        return self._down(self.selector(channels), channels, stride)
+
+    def follow(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
+        """Build a layer that down-samples with the phase of another one, with its own filter."""
+        return self._down(None, channels, stride)
+
+    def up(self, channels: int, stride: Stride = 2) -> PolyphaseUp:
+        """Build a layer that up-samples with the phase of a down-sampling layer."""
+        return PolyphaseUp(stride, self.blur(channels))
+
+    def _down(self, selector: nn.Module | None, channels: int, stride: Stride) -> PolyphaseDown:
+        return PolyphaseDown(
+            selector,
+            stride,
+            self.blur(channels),
+            select_on=self.select_on,
+            padding_mode=self.padding_mode,
+        )

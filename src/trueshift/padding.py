@@ -1,0 +1,53 @@
+"""Borders of feature maps, under torch's names, for any number of axes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trueshift._adjoint import CircularPad, Widths, channels_last
+
+
+def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Tensor:
+    """Extend a feature map at its borders.
+
+    Unlike ``torch.nn.functional.pad``, a circular border may be wider than the map (it wraps as often
+    as needed), and keeps the channels-last layout.
+
+    Args:
+        x: Feature map ``(B, C, *spatial)``.
+        widths: For each spatial axis, how much to add before and after.
+        mode: ``"circular"``, ``"zeros"``, ``"reflect"`` or ``"replicate"``.
+        last: Ask for a channels-last (or default) result; ``None`` keeps the layout of ``x``.
+
+    Returns:
+        The extended map.
+
+    Example:
+        >>> pad(torch.tensor([[[1, 2, 3]]]), ((2, 1),), "circular")
+        tensor([[[2, 3, 1, 2, 3, 1]]])
+    """
+    if not any(before or after for before, after in widths):
+        return x
+    if mode != "circular":
+        flat = [width for pair in reversed(widths) for width in pair]
+        return F.pad(x, flat, mode="constant" if mode == "zeros" else mode)
+    if torch.compiler.is_compiling():
+        return _wrap(x, widths)
+    if any(max(pair) > size for pair, size in zip(widths, x.shape[2:], strict=True)):
+        return _wrap(x, widths)
+    padded: Tensor = CircularPad.apply(x, widths, channels_last(x) if last is None else last)
+    return padded
+
+
+def _wrap(x: Tensor, widths: Widths) -> Tensor:
+    """Circular padding as one concatenation per axis."""
+    for axis, (before, after) in enumerate(widths, start=2):
+        size = x.shape[axis]
+        if max(before, after) <= size:
+            x = torch.cat([x.narrow(axis, size - before, before), x, x.narrow(axis, 0, after)], axis)
+        else:
+            index = torch.arange(-before, size + after, device=x.device) % size
+            x = x.index_select(axis, index)
+    return x
