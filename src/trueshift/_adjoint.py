@@ -1,22 +1,23 @@
 """Eager kernels: linear maps written next to their adjoints.
 
-Down-sampling by a phase and up-sampling by the same phase are each other's adjoint, and so are wrapping
-a border and folding it back. Each pair here is two autograd functions that serve as each other's
-backward: no full-size temporary, no slow scatter, and higher derivatives for free. Tracers never get here:
-``functional.py`` gives them the plain formulas.
+Down-sampling by a phase and up-sampling by the same phase are each other's adjoint, and so are
+wrapping a border and folding it back. Each pair here is two autograd functions that serve as each
+other's backward: no full-size temporary, no slow scatter, and higher derivatives for free. Tracers
+never get here: ``functional.py`` gives them the plain formulas.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from types import EllipsisType
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-Slices = tuple[slice, ...]
+Slices = tuple[slice | EllipsisType, ...]
 Widths = tuple[tuple[int, int], ...]
 
 
@@ -33,12 +34,15 @@ def last_format(ndim: int) -> torch.memory_format:
     return formats.get(ndim, torch.contiguous_format)
 
 
+def phase_offsets(phase: int, stride: tuple[int, ...]) -> tuple[int, ...]:
+    """Split the row-major index of one phase into one offset per axis."""
+    return list(itertools.product(*map(range, stride)))[phase]
+
+
 def phase_slices(stride: tuple[int, ...]) -> Iterator[Slices]:
-    """Yield, for each phase in row-major order, the slices of ``(B, C, *spatial)`` it keeps."""
-    everything = slice(None)
+    """Yield, for each phase in row-major order, the slices of ``(..., *spatial)`` it keeps."""
     for offsets in itertools.product(*map(range, stride)):
-        steps = (slice(o, None, step) for o, step in zip(offsets, stride, strict=True))
-        yield (everything, everything, *steps)
+        yield (..., *(slice(o, None, step) for o, step in zip(offsets, stride, strict=True)))
 
 
 def unravel(phase: Tensor, stride: tuple[int, ...]) -> list[Tensor]:
@@ -57,6 +61,11 @@ def offset_blocks(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     blocks = x.reshape(*x.shape[:2], *sizes)  # (B, C, h, s, w, s)
     steps = [3 + 2 * axis for axis in range(dim)]
     return blocks.permute(0, 1, *steps, *(step - 1 for step in steps))
+
+
+def component_view(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """View ``(B, C, *spatial)`` as ``(B, *stride, C, *spatial // stride)``, without a copy."""
+    return offset_blocks(x, stride).movedim(1, 1 + len(stride))
 
 
 def pick(blocks: Tensor, phase: Tensor, stride: tuple[int, ...], *, last: bool = False) -> Tensor:
@@ -93,7 +102,7 @@ class HardDown(Function):
         ctx.save_for_backward(phase)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (phase,) = ctx.saved_tensors
         return HardUp.apply(grad, phase, ctx.stride), None, None
 
@@ -115,7 +124,7 @@ class HardUp(Function):
         ctx.save_for_backward(phase)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         (phase,) = ctx.saved_tensors
         return HardDown.apply(grad, phase, ctx.stride), None, None
 
@@ -138,7 +147,7 @@ class SoftDown(Function):
         ctx.save_for_backward(x, phase)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, phase = ctx.saved_tensors
         need_x, need_phase, _ = ctx.needs_input_grad
         grad_x = SoftUp.apply(grad, phase, ctx.stride) if need_x else None
@@ -161,7 +170,7 @@ class SoftUp(Function):
         ctx.save_for_backward(y, phase)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, phase = ctx.saved_tensors
         need_y, need_phase, _ = ctx.needs_input_grad
         grad_y = SoftDown.apply(grad, phase, ctx.stride) if need_y else None
@@ -180,64 +189,76 @@ def _inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 
 class CircularPad(Function):
-    """Wrap the borders of a map; ``last`` asks for a channels-last result."""
+    """Wrap the borders of the last axes; ``last`` stores the axis before them innermost."""
 
     @staticmethod
     def forward(x: Tensor, widths: Widths, last: bool) -> Tensor:
-        sizes = [n + before + after for n, (before, after) in zip(x.shape[2:], widths, strict=True)]
-        layout = last_format(x.ndim) if last else torch.contiguous_format
-        shape = (*x.shape[:2], *sizes)
-        out = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=layout)
-        for inside, outside in _wrapped_regions(x, widths):
-            out[outside] = x[inside]
+        dim = len(widths)
+        sizes = [n + sum(pair) for n, pair in zip(x.shape[-dim:], widths, strict=True)]
+        *lead, channels = x.shape[:-dim]
+        shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
+        out = torch.empty(shape, dtype=x.dtype, device=x.device)
+        out = out.movedim(-1, -1 - dim) if last else out
+        out[_inner_region(widths, x.shape[-dim:])] = x
+        # Axis by axis, borders are copied from the result itself: it has the better layout by now.
+        for axis, (before, after) in zip(range(-dim, 0), widths, strict=True):
+            size = x.shape[axis]
+            if before:
+                out.narrow(axis, 0, before).copy_(out.narrow(axis, size, before))
+            if after:
+                out.narrow(axis, before + size, after).copy_(out.narrow(axis, before, after))
         return out
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         x, ctx.widths, _ = inputs
-        ctx.last = channels_last(x)
+        ctx.strides = x.stride()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
-        return CircularFold.apply(grad, ctx.widths, ctx.last), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return CircularFold.apply(grad, ctx.widths, ctx.strides), None, None
 
 
 class CircularFold(Function):
-    """Add wrapped borders back onto the map that they were copied from."""
+    """Add wrapped borders back onto the map that they were copied from, stored with ``strides``."""
 
     @staticmethod
-    def forward(padded: Tensor, widths: Widths, last: bool) -> Tensor:
-        sizes = zip(padded.shape[2:], widths, strict=True)
-        inner = (slice(before, n - after) for n, (before, after) in sizes)
-        layout = last_format(padded.ndim) if last else torch.contiguous_format
-        x = padded[(..., *inner)].clone(memory_format=layout)
-        regions = _wrapped_regions(x, widths)
-        next(regions)
-        for inside, outside in regions:
+    def forward(padded: Tensor, widths: Widths, strides: tuple[int, ...]) -> Tensor:
+        dim = len(widths)
+        sizes = [n - sum(pair) for n, pair in zip(padded.shape[-dim:], widths, strict=True)]
+        shape = (*padded.shape[:-dim], *sizes)
+        x = torch.empty_strided(shape, strides, dtype=padded.dtype, device=padded.device)
+        x.copy_(padded[_inner_region(widths, sizes)])
+        for inside, outside in _wrapped_regions(sizes, widths):
             x[inside] += padded[outside]
         return x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         padded, ctx.widths, _ = inputs
-        ctx.last = channels_last(padded)
+        ctx.last = padded.stride(-1 - len(ctx.widths)) == 1
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return CircularPad.apply(grad, ctx.widths, ctx.last), None, None
 
 
-def _wrapped_regions(x: Tensor, widths: Widths) -> Iterator[tuple[Slices, Slices]]:
-    """Yield (slices of ``x``, slices of the padded map): the whole first, then each border."""
+def _inner_region(widths: Widths, sizes: Sequence[int]) -> Slices:
+    """Where the map lies inside its padded version."""
+    return (..., *(slice(b, b + n) for (b, _), n in zip(widths, sizes, strict=True)))
+
+
+def _wrapped_regions(sizes: Sequence[int], widths: Widths) -> Iterator[tuple[Slices, Slices]]:
+    """Yield (slices of the map, slices of the padded map) of every border and corner."""
     per_axis = []
-    for size, (before, after) in zip(x.shape[2:], widths, strict=True):
+    for size, (before, after) in zip(sizes, widths, strict=True):
         parts = [(slice(0, size), slice(before, before + size))]
         if before:
             parts.append((slice(size - before, size), slice(0, before)))
         if after:
             parts.append((slice(0, after), slice(before + size, before + size + after)))
         per_axis.append(parts)
-    everything = (slice(None), slice(None))
-    for parts in itertools.product(*per_axis):
-        inside, outside = zip(*parts, strict=True)
-        yield (*everything, *inside), (*everything, *outside)
+    whole_first = itertools.product(*per_axis)
+    for pairs in itertools.islice(whole_first, 1, None):
+        inside, outside = zip(*pairs, strict=True)
+        yield (..., *inside), (..., *outside)

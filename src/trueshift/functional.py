@@ -3,9 +3,10 @@
 Letters, used in every docstring and shape comment of the package:
 
 * ``B`` batch, ``C`` channels, ``P`` number of phases (the product of the strides);
-* ``H, W`` sizes before sampling, ``h, w`` sizes after it; ``*spatial`` stands for one to three axes;
-* ``phase``: which polyphase component of each image. Hard: int64 ``(B,)``. Soft: floating ``(B, P)``,
-  rows summing to 1. Components are counted row-major: ``k = i * stride + j`` in 2-D.
+* ``H, W`` sizes before sampling, ``h, w`` sizes after it; ``*spatial`` stands for one to three
+  axes;
+* ``phase``: which polyphase component of each image. Hard: int64 ``(B,)``. Soft: floating ``(B,
+  P)``, rows summing to 1. Components are counted row-major: ``k = i * stride + j`` in 2-D.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ __all__ = [
 def polyphase_split(x: Tensor, stride: Stride) -> Tensor:
     """Split a feature map into its polyphase components (paper section 3, Poly(x)_k).
 
-    Component ``k = i * stride + j`` holds rows ``i, i + stride, ...`` and columns ``j, j + stride, ...``.
+    Component ``k = i * stride + j`` holds rows ``i, i + stride, ...`` and columns ``j, j + stride,
+    ...``.
 
     Args:
         x: Feature map ``(B, C, *spatial)``, every spatial size divisible by its stride.
@@ -48,7 +50,7 @@ def polyphase_split(x: Tensor, stride: Stride) -> Tensor:
     check_map("polyphase_split", x)
     steps = stride_per_axis("polyphase_split", stride, x.ndim - 2)
     check_divisible("polyphase_split", x, steps)
-    return _blocks_in_order(x, steps).flatten(1, len(steps))
+    return adjoint.component_view(x, steps).flatten(1, len(steps))
 
 
 def polyphase_merge(components: Tensor, stride: Stride) -> Tensor:
@@ -82,7 +84,9 @@ def polyphase_merge(components: Tensor, stride: Stride) -> Tensor:
     blocks = components.unflatten(1, steps)  # (B, s, s, C, h, w)
     pairs = [axis for d in range(dim) for axis in (2 + dim + d, 1 + d)]
     merged = [size * step for size, step in zip(sizes, steps, strict=True)]
-    return blocks.permute(0, 1 + dim, *pairs).reshape(components.shape[0], components.shape[2], *merged)
+    return blocks.permute(0, 1 + dim, *pairs).reshape(
+        components.shape[0], components.shape[2], *merged
+    )
 
 
 def polyphase_down(x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
@@ -114,7 +118,9 @@ def polyphase_down(x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
         down: Tensor = (adjoint.SoftDown if soft else adjoint.HardDown).apply(x, phase, steps)
         return down
     if soft:
-        return (_blocks_in_order(x, steps) * _per_block(phase, steps)).sum(_offset_axes(steps))
+        return (adjoint.component_view(x, steps) * _per_block(phase, steps)).sum(
+            _offset_axes(steps)
+        )
     return adjoint.pick(adjoint.offset_blocks(x, steps), phase, steps)
 
 
@@ -161,11 +167,11 @@ def keep_phase(x: Tensor, phase: int | Tensor, stride: tuple[int, ...]) -> Tenso
 def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     """Mean whose bits do not depend on the order of the terms.
 
-    Floating-point sums depend on the order of their terms, so the mean of a map and that of the shifted map
-    may differ in the last bit, which is enough to change a selection. Here every term is first
-    rounded to a common step, taken from the largest term and their number so that no partial sum in
-    float64 can round (reproducible summation, Demmel & Nguyen 2013). The step is at least ``2 ** 52 / n``
-    times finer than the largest of ``n`` terms.
+    Floating-point sums depend on the order of their terms, so the mean of a map and that of the
+    shifted map may differ in the last bit, which is enough to change a selection. Here every term
+    is first rounded to a common step, taken from the largest term and their number so that no
+    partial sum in float64 can round (reproducible summation, Demmel & Nguyen 2013). The step is at
+    least ``2 ** 52 / n`` times finer than the largest of ``n`` terms.
 
     Args:
         x: Any floating tensor.
@@ -184,16 +190,13 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
     terms = x.to(wide)
-    largest = terms.detach().abs().amax(axes, keepdim=True).clamp_min(torch.finfo(wide).tiny ** 0.75)
+    largest = (
+        terms.detach().abs().amax(axes, keepdim=True).clamp_min(torch.finfo(wide).tiny ** 0.75)
+    )
     scaled = terms * (exact / count / largest)
     # The rounding is invisible to autograd: the gradient is that of the plain mean.
     steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round()
     return (steps.sum(axes, keepdim=True) * (largest / exact)).squeeze(axes)
-
-
-def _blocks_in_order(x: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """View ``(B, C, *spatial)`` as ``(B, *stride, C, *spatial // stride)``."""
-    return adjoint.offset_blocks(x, stride).movedim(1, 1 + len(stride))
 
 
 def _offset_axes(stride: tuple[int, ...]) -> tuple[int, ...]:

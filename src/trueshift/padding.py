@@ -12,11 +12,11 @@ from trueshift._adjoint import CircularPad, Widths, channels_last
 def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Tensor:
     """Extend a feature map at its borders.
 
-    Unlike ``torch.nn.functional.pad``, a circular border may be wider than the map (it wraps as often
-    as needed), and keeps the channels-last layout.
+    Unlike ``torch.nn.functional.pad``, a circular border may be wider than the map (it wraps as
+    often as needed), and keeps the channels-last layout.
 
     Args:
-        x: Feature map ``(B, C, *spatial)``.
+        x: Feature map ``(..., C, *spatial)``.
         widths: For each spatial axis, how much to add before and after.
         mode: ``"circular"``, ``"zeros"``, ``"reflect"`` or ``"replicate"``.
         last: Ask for a channels-last (or default) result; ``None`` keeps the layout of ``x``.
@@ -33,9 +33,9 @@ def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Te
     if mode != "circular":
         flat = [width for pair in reversed(widths) for width in pair]
         return F.pad(x, flat, mode="constant" if mode == "zeros" else mode)
-    if torch.compiler.is_compiling():
-        return _wrap(x, widths)
-    if any(max(pair) > size for pair, size in zip(widths, x.shape[2:], strict=True)):
+    sizes = x.shape[-len(widths) :]
+    wide = any(max(pair) > size for pair, size in zip(widths, sizes, strict=True))
+    if wide or torch.compiler.is_compiling():
         return _wrap(x, widths)
     padded: Tensor = CircularPad.apply(x, widths, channels_last(x) if last is None else last)
     return padded
@@ -43,10 +43,12 @@ def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Te
 
 def _wrap(x: Tensor, widths: Widths) -> Tensor:
     """Circular padding as one concatenation per axis."""
-    for axis, (before, after) in enumerate(widths, start=2):
+    for axis, (before, after) in zip(range(-len(widths), 0), widths, strict=True):
         size = x.shape[axis]
         if max(before, after) <= size:
-            x = torch.cat([x.narrow(axis, size - before, before), x, x.narrow(axis, 0, after)], axis)
+            x = torch.cat(
+                [x.narrow(axis, size - before, before), x, x.narrow(axis, 0, after)], axis
+            )
         else:
             index = torch.arange(-before, size + after, device=x.device) % size
             x = x.index_select(axis, index)

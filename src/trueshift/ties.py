@@ -1,10 +1,10 @@
 """The hard choice of a phase, with ties broken so that the choice still moves with the map.
 
-The paper's proofs need a unique largest logit. ``x = [1, 1, 0, 0]`` at stride 2 has two equal components
-and no symmetry: every score of single components ties, and taking the lowest index is not
-equivariant. Among the tied phases we take the one from which the *whole* map, seen from its best
-position, has the largest fingerprint. Equal fingerprints mean that the map equals itself shifted; then
-both phases give the same component.
+The paper's proofs need a unique largest logit. ``x = [1, 1, 0, 0]`` at stride 2 has two equal
+components and no symmetry: every score of single components ties, and taking the lowest index is
+not equivariant. Among the tied phases we take the one from which the *whole* map, seen from its
+best position, has the largest fingerprint. Equal fingerprints mean that the map equals itself
+shifted; then both phases give the same component.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from trueshift._adjoint import offset_blocks
 
-# Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are exact
-# in any order, on any device and in any runtime.
+# Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are
+# exact in any order, on any device and in any runtime.
 _PRIME = 2**31 - 1
 _BASES = (1_103_515_245, 1_664_525, 214_013)
 _MIX = 48_271
@@ -33,13 +33,13 @@ def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         stride: Sampling factor of each axis.
 
     Returns:
-        Hard phase ``(B,)``. A shift of ``x`` moves it along, whenever the shifted map differs from ``x``.
+        Hard phase ``(B,)``. A shift of ``x`` moves it along, whenever the shifted map differs from
+        ``x``.
     """
-    logits = logits.detach()
     tied = logits == logits.amax(1, keepdim=True)
     # A traced graph cannot branch on values, so there the fingerprints are always computed.
     if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
-        logits = torch.where(tied, _fingerprints(x.detach(), stride), -1)
+        logits = torch.where(tied, _fingerprints(x, stride), -1)
     return logits.argmax(1)
 
 
@@ -73,7 +73,8 @@ def _codes(x: Tensor) -> Tensor:
 def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     """Fold a whole axis, as seen from every position, into that position.
 
-    Doubling: after ``r`` rounds every position knows the ``2 ** r`` values that follow it, in order.
+    Doubling: after ``r`` rounds every position knows the ``2 ** r`` values that follow it, in
+    order.
     """
     size = code.shape[axis]
     rounds = (size - 1).bit_length() if isinstance(size, int) else 16

@@ -1,7 +1,7 @@
 """Low-pass filters around sampling: ``Blur`` (LPF) and ``AdaptiveBlur`` (DDAC).
 
-Both filter the whole map when called, and have a method ``at(x, phase, stride)`` that computes the filtered
-values only where a known phase keeps them.
+Both filter the whole map when called, and have a method ``at(x, phase, stride)`` that computes the
+filtered values only where a known phase keeps them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Widths, channels_last, phase_slices, pick
+from trueshift._adjoint import Slices, Widths, channels_last, phase_offsets, pick
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -36,7 +36,8 @@ class Blur(nn.Module):
 
     Args:
         channels: Channels of the feature map.
-        size: Taps per axis, 1 to 7. Even sizes reach one pixel further to the right than to the left.
+        size: Taps per axis, 1 to 7. Even sizes reach one pixel further to the right than to the
+            left.
         padding_mode: Border, under torch's name.
         dim: Number of spatial axes.
 
@@ -46,7 +47,9 @@ class Blur(nn.Module):
 
     kernel: Tensor
 
-    def __init__(self, channels: int, size: int = 3, padding_mode: str = "circular", *, dim: int = 2) -> None:
+    def __init__(
+        self, channels: int, size: int = 3, padding_mode: str = "circular", *, dim: int = 2
+    ) -> None:
         super().__init__()
         check_positive("Blur", channels=channels, size=size)
         if size > 7:
@@ -63,18 +66,20 @@ class Blur(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        return self._convolve(pad(x, self._widths, self.padding_mode), stride=1)
+        return self._convolve(pad(x, self._widths, self.padding_mode))
 
     def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
-        """Return the filtered map at the positions that ``phase`` keeps: one strided convolution."""
+        """Return the filtered map where ``phase`` keeps it: one strided convolution."""
         self._check(x)
         steps = stride_per_axis("Blur", stride, self.dim)
-        window = phase_window(pad(x, self._widths, self.padding_mode), phase, steps)
-        return self._convolve(window, steps)
+        if phase == 0 and isinstance(phase, int) and self.padding_mode == "zeros":
+            return self._convolve(x, stride=steps, padding=(self.size - 1) // 2)
+        window = phase_window(x, phase, steps, self._widths, self.padding_mode)
+        return self._convolve(window, stride=steps)
 
-    def _convolve(self, x: Tensor, stride: int | tuple[int, ...]) -> Tensor:
-        kernel = self.kernel.to(x.dtype)
-        return CONV_FUNCTIONS[self.dim](x, kernel, stride=stride, groups=self.channels)
+    def _convolve(self, x: Tensor, stride: int | tuple[int, ...] = 1, padding: int = 0) -> Tensor:
+        kernel, groups = self.kernel.to(x.dtype), self.channels
+        return CONV_FUNCTIONS[self.dim](x, kernel, None, stride, padding, groups=groups)
 
     def _check(self, x: Tensor) -> None:
         check_map("Blur", x, self.dim)
@@ -92,9 +97,9 @@ class Blur(nn.Module):
 class AdaptiveBlur(nn.Module):
     """Content-adaptive low-pass filter: the DDAC of the paper (Adapt-3 is size 3).
 
-    A convolution, batch norm and softmax predict, for every pixel and group of channels, the weights of
-    its neighbourhood. As in DDAC, one softmax runs over all groups and taps together, so the weights of one
-    group sum to less than 1.
+    A convolution, batch norm and softmax predict, for every pixel and group of channels, the
+    weights of its neighbourhood. As in DDAC, one softmax runs over all groups and taps together, so
+    the weights of one group sum to less than 1.
 
     Args:
         channels: Channels of the feature map, divisible by ``groups``.
@@ -133,77 +138,105 @@ class AdaptiveBlur(nn.Module):
         self.bn = NORMS[dim](groups * size**dim)
 
     def forward(self, x: Tensor) -> Tensor:
-        padded = self._padded(x)
-        return self._apply_weights(padded, self._weights(padded, stride=1), (1,) * self.dim)
+        self._check(x)
+        padded = pad(x, self._widths, self.padding_mode)
+        return self._mix(padded, self._weights(padded))
 
     def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
         """Return the filtered map at the positions that ``phase`` keeps, and compute only those.
 
-        While training, the batch norm still sees every position, as it does when the map is filtered whole.
+        While training, the batch norm still sees every position, as it does when the map is
+        filtered whole.
         """
+        self._check(x)
         steps = stride_per_axis("AdaptiveBlur", stride, self.dim)
-        padded = self._padded(x)
         if not self.training:
-            padded = phase_window(padded, phase, steps)
-            return self._apply_weights(padded, self._weights(padded, steps), steps)
-        weights = keep_phase(self._weights(padded, stride=1), phase, steps)
-        return self._apply_weights(phase_window(padded, phase, steps), weights, steps)
+            window = phase_window(x, phase, steps, self._widths, self.padding_mode)
+            return self._mix(window, self._weights(window, steps), steps)
+        padded = pad(x, self._widths, self.padding_mode)
+        weights = self._weights(padded)
+        if isinstance(phase, Tensor):
+            return keep_phase(self._mix(padded, weights), phase, steps)
+        weights = keep_phase(weights, phase, steps)
+        return self._mix(padded, weights, steps, phase_offsets(phase, steps))
 
-    def _padded(self, x: Tensor) -> Tensor:
+    def _check(self, x: Tensor) -> None:
         check_map("AdaptiveBlur", x, self.dim)
         check_channels("AdaptiveBlur", x, self.channels)
-        return pad(x, ((self.size // 2, self.size // 2),) * self.dim, self.padding_mode)
 
-    def _weights(self, padded: Tensor, stride: int | tuple[int, ...]) -> Tensor:
+    @property
+    def _widths(self) -> Widths:
+        return ((self.size // 2, self.size // 2),) * self.dim
+
+    def _weights(self, padded: Tensor, stride: int | tuple[int, ...] = 1) -> Tensor:
         """Predict the filters: ``(B, groups * taps, h, w)``."""
-        scores = CONV_FUNCTIONS[self.dim](padded, self.conv.weight, stride=stride)
-        scores = self.bn(scores)
+        convolve = CONV_FUNCTIONS[self.dim]
+        scores = self.bn(convolve(padded, self.conv.weight, stride=stride))
         if self.training:
             return scores.softmax(1)
-        # torch's softmax rounds differently at the end of a row; a convolution sums alike everywhere.
+        # torch's softmax rounds by place; a convolution sums alike everywhere.
         scores = (scores - scores.amax(1, keepdim=True)).exp()
         ones = scores.new_ones(1, scores.shape[1], *[1] * self.dim)
-        return scores / CONV_FUNCTIONS[self.dim](scores, ones)
+        return scores / convolve(scores, ones)
 
-    def _apply_weights(self, x: Tensor, weights: Tensor, stride: tuple[int, ...]) -> Tensor:
+    def _mix(
+        self,
+        x: Tensor,
+        weights: Tensor,
+        stride: tuple[int, ...] | None = None,
+        start: tuple[int, ...] | None = None,
+    ) -> Tensor:
         """Sum the neighbourhood of every kept position with its weights."""
         weights = weights.unflatten(1, (self.groups, 1, -1))  # (B, G, 1, taps, h, w)
-        sizes = weights.shape[4:]
-        out = weights.new_zeros(())
-        for tap, corner in enumerate(itertools.product(range(self.size), repeat=self.dim)):
-            spans = (
-                slice(start, start + (size - 1) * step + 1, step)
-                for start, size, step in zip(corner, sizes, stride, strict=True)
-            )
-            near = x[(..., *spans)].unflatten(1, (self.groups, -1))  # (B, G, C / G, h, w)
-            weight = weights[:, :, :, tap]
-            out = out.addcmul_(near, weight) if tap else near * weight
+        x = x.unflatten(1, (self.groups, -1))  # (B, G, C / G, H, W)
+        steps, start = stride or (1,) * self.dim, start or (0,) * self.dim
+        corners = itertools.product(*(range(i, i + self.size) for i in start))
+        ends = [(size - 1) * step + 1 for size, step in zip(weights.shape[4:], steps, strict=True)]
+        reads: list[Slices] = [
+            (..., *(slice(i, i + end, s) for i, end, s in zip(corner, ends, steps, strict=True)))
+            for corner in corners
+        ]
+        first, *others = zip(reads, weights.unbind(3), strict=True)
+        out = x[first[0]] * first[1]
+        for read, weight in others:
+            out.addcmul_(x[read], weight)
         return out.flatten(1, 2)
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        return f"{self.channels}, size={self.size}, groups={self.groups}, padding_mode={self.padding_mode}"
+        return (
+            f"{self.channels}, size={self.size}, groups={self.groups},"
+            f" padding_mode={self.padding_mode}"
+        )
 
 
-def phase_window(padded: Tensor, phase: int | Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Cut from a map, padded for a filter, what the filter reads at the positions of ``phase``.
+def phase_window(
+    x: Tensor, phase: int | Tensor, stride: tuple[int, ...], widths: Widths, mode: str
+) -> Tensor:
+    """Pad a map for a filter and cut what the filter reads at the positions of ``phase``.
 
     A strided operation without padding on the result gives one value per kept position.
 
     Args:
-        padded: ``(B, C, *spatial)``, after padding.
+        x: ``(B, C, *spatial)`` with spatial sizes divisible by their strides.
         phase: One hard phase for all images, or int64 ``(B,)``.
         stride: Sampling factor of each axis.
+        widths: How far the filter reaches before and after a position, per axis.
+        mode: Border, under torch's name.
     """
-    lengths = [n - step + 1 for n, step in zip(padded.shape[2:], stride, strict=True)]
     if isinstance(phase, int):
-        starts = (kept.start for kept in list(phase_slices(stride))[phase][2:])
-        spans = (slice(i, i + length) for i, length in zip(starts, lengths, strict=True))
-        return padded[(..., *spans)]
-    windows = padded
-    for axis, length in enumerate(lengths, start=2):
-        windows = windows.unfold(axis, length, 1)  # (B, C, s, s, length, length)
-    return pick(windows, phase, stride, last=channels_last(padded))
+        starts = phase_offsets(phase, stride)
+        reach = [
+            (before - start, after - (step - 1 - start))
+            for (before, after), start, step in zip(widths, starts, stride, strict=True)
+        ]
+        x = pad(x, tuple((max(before, 0), max(after, 0)) for before, after in reach), mode)
+        needed: Slices = (..., *(slice(max(-before, 0), None) for before, _ in reach))
+        return x[needed]
+    windows = padded = pad(x, widths, mode)
+    for axis, step in enumerate(stride, start=2):
+        windows = windows.unfold(axis, padded.shape[axis] - step + 1, 1)
+    return pick(windows, phase, stride, last=channels_last(padded))  # windows: (B, C, s, s, ...)
 
 
 def build_antialias(

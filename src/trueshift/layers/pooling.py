@@ -11,8 +11,8 @@ from trueshift.functional import order_free_mean
 class GlobalAvgPool(nn.Module):
     """Mean over space; at test time bitwise equal for every circular shift of the map.
 
-    A plain mean sums in an order that a shift changes, and with it the last bits. While training the
-    plain mean is used.
+    A plain mean sums in an order that a shift changes, and with it the last bits. While training
+    the plain mean is used.
 
     Shape:
         ``(B, C, *spatial)`` to ``(B, C)``.

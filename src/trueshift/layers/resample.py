@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trueshift._adjoint import Slices
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -34,17 +35,19 @@ class PolyphaseDown(nn.Module):
     coarse grid or not at all.
 
     Args:
-        selector: :class:`ConvSelector` (LPS), :class:`NormSelector` (APS), :class:`FixedSelector` (plain
-            stride), or ``None`` for a branch that follows the phase of another one.
+        selector: :class:`ConvSelector` (LPS), :class:`NormSelector` (APS), :class:`FixedSelector`
+            (plain stride), or ``None`` for a branch that follows the phase of another one.
         stride: Sampling factor of all axes, or one per axis.
         antialias: Filter to apply before sampling, or ``None``.
-        select_on: Choose among the ``"filtered"`` components (as the paper does) or the ``"unfiltered"`` ones.
-        padding_mode: With ``"circular"``, a size that the stride does not divide is an error. Otherwise the
-            map is extended in this mode at its end, so that sizes follow torch's rule for strides.
+        select_on: Choose among the ``"filtered"`` components (as the paper does) or the
+            ``"unfiltered"`` ones.
+        padding_mode: With ``"circular"``, a size that the stride does not divide is an error.
+            Otherwise the map is extended in this mode at its end, so that sizes follow torch's rule
+            for strides.
 
     Shape:
-        ``(B, C, *spatial)`` to ``(B, C, *spatial // stride)``; with ``return_phase=True`` also the phase,
-        int64 ``(B,)`` if hard, floating ``(B, P)`` if soft.
+        ``(B, C, *spatial)`` to ``(B, C, *spatial // stride)``; with ``return_phase=True`` also the
+        phase, int64 ``(B,)`` if hard, floating ``(B, P)`` if soft.
     """
 
     def __init__(
@@ -81,8 +84,8 @@ class PolyphaseDown(nn.Module):
             y = polyphase_down(filtered, phase, steps)
         else:
             phase = self._choose(x, steps)
-            fixed = isinstance(self.selector, FixedSelector)
-            y = self._keep(x, self.selector.index if fixed else phase, steps)  # type: ignore[union-attr]
+            known = self.selector.index if isinstance(self.selector, FixedSelector) else phase
+            y = self._keep(x, known, steps)
         return (y, phase) if return_phase else y
 
     @property
@@ -127,13 +130,13 @@ class PolyphaseUp(nn.Module):
 
     Args:
         stride: Sampling factor of all axes, or one per axis.
-        antialias: Low-pass filter to apply to the placed values, scaled by the stride of every axis so
-            that it keeps the mean; or ``None``.
+        antialias: Low-pass filter to apply to the placed values, scaled by the stride of every axis
+            so that it keeps the mean; or ``None``.
 
     Shape:
         ``(B, C, *spatial)`` and the phase of the matching :class:`PolyphaseDown` to
-        ``(B, C, *spatial * stride)``, cropped to ``output_size`` if that is given (needed where the size
-        before down-sampling was not a multiple of the stride).
+        ``(B, C, *spatial * stride)``, cropped to ``output_size`` if that is given (needed where the
+        size before down-sampling was not a multiple of the stride).
     """
 
     def __init__(self, stride: Stride = 2, antialias: nn.Module | None = None) -> None:
@@ -178,8 +181,10 @@ def LPD(
         channels: Channels of the feature map.
         hidden_channels: Width of the selector; ``None`` means ``channels``.
         stride: Sampling factor of all axes, or one per axis.
-        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``, ``"adapt5"``.
-        padding_mode: Border of the selector, of the filter and of sizes that the stride does not divide.
+        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
+            ``"adapt5"``.
+        padding_mode: Border of the selector, of the filter and of sizes that the stride does not
+            divide.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
         select_on: See :class:`PolyphaseDown`.
@@ -297,4 +302,5 @@ def _crop(u: Tensor, size: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
             f"PolyphaseUp: output_size {size} does not fit: up-sampling by {steps} gives {full},"
             " and less than one stride may be cropped per axis."
         )
-    return u[(..., *(slice(0, wanted) for wanted in size))]
+    kept: Slices = (..., *(slice(0, wanted) for wanted in size))
+    return u[kept]

@@ -1,19 +1,21 @@
 """Selectors: which polyphase component to keep.
 
-A selector is a module ``(x, stride) -> logits (B, P)`` with a method ``choose(x, stride) -> phase``. Any score that
-permutes when the map shifts keeps the sampling shift-equivariant (paper claim 1).
+A selector is a module ``(x, stride) -> logits (B, P)`` with a method ``choose(x, stride) ->
+phase``. Any score that permutes when the map shifts keeps the sampling shift-equivariant (paper
+claim 1).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import offset_blocks
+from trueshift._adjoint import component_view, offset_blocks
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -25,7 +27,7 @@ from trueshift._validate import (
     check_positive,
     stride_per_axis,
 )
-from trueshift.functional import order_free_mean, polyphase_split
+from trueshift.functional import order_free_mean
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
@@ -37,16 +39,20 @@ TEST_RULES = ("argmax", "softmax")
 # Large intermediates are made and used for a few images at a time, so that they stay in the cache.
 _CHUNK_ELEMENTS = 2**20
 
+# Norms closer than this are compared again with exact sums; float32 sums over channels err far
+# less.
+_CLOSE = 2.0**-16
+
 
 class ConvSelector(nn.Module):
     """The learned selector of LPS: f_theta of the paper (section 4.2, appendix table A3).
 
-    Every component goes through the same convolution, ReLU and second convolution; the mean over channels
-    and space is its logit. The mean of a convolution is a dot product of means, so the second convolution
-    is never run, and the first is run on all components at once, as one dilated convolution.
+    Every component goes through the same convolution, ReLU and second convolution; the mean over
+    channels and space is its logit. That mean is linear, so the second convolution is run with one
+    output channel, the mean of all of them, and with one tap where its border is circular.
 
-    While training the phase is soft: a Gumbel-softmax sample at temperature ``tau``. At test time it is
-    the hard argmax, and the sums are order-free, so that the choice is exact.
+    While training the phase is soft: a Gumbel-softmax sample at temperature ``tau``. At test time
+    it is the hard argmax, and the sums are order-free, so that the choice is exact.
 
     Args:
         channels: Channels ``C`` of the feature map.
@@ -55,9 +61,10 @@ class ConvSelector(nn.Module):
             shift-permutation-equivariant.
         dim: Number of spatial axes.
         tau: Temperature; change it with :func:`set_tau`.
-        train_rule: ``"gumbel"``, or ``"softmax"`` at ``tau`` without sampling (the paper's ablation).
-        test_rule: ``"argmax"``, or ``"softmax"`` at ``tau`` (the paper's standard-shift setting; not
-            exactly equivariant).
+        train_rule: ``"gumbel"``, or ``"softmax"`` at ``tau`` without sampling (the paper's
+            ablation).
+        test_rule: ``"argmax"``, or ``"softmax"`` at ``tau`` (the paper's standard-shift setting;
+            not exactly equivariant).
 
     Shape:
         ``x`` is ``(B, C, *spatial)`` with sizes divisible by the stride; logits are ``(B, P)``.
@@ -86,9 +93,9 @@ class ConvSelector(nn.Module):
         _check_tau("ConvSelector", tau)
         self.channels, self.dim, self.padding_mode = channels, dim, padding_mode
         self.train_rule, self.test_rule = train_rule, test_rule
-        conv = CONVS[dim]
-        self.conv1 = conv(channels, hidden_channels, 3, padding=1, padding_mode=padding_mode)
-        self.conv2 = conv(hidden_channels, hidden_channels, 3, padding=1, padding_mode=padding_mode)
+        same: dict[str, Any] = {"padding": 1, "padding_mode": padding_mode}
+        self.conv1 = CONVS[dim](channels, hidden_channels, 3, **same)
+        self.conv2 = CONVS[dim](hidden_channels, hidden_channels, 3, **same)
         self.register_buffer("tau", torch.tensor(float(tau)))
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
@@ -101,44 +108,44 @@ class ConvSelector(nn.Module):
             return F.gumbel_softmax(self(x, stride), tau=self.tau, dim=1)  # type: ignore[arg-type]
         if self.training or self.test_rule == "softmax":
             return (self(x, stride) / self.tau).softmax(1)
-        return argmax_phase(self._logits(x, stride), x, stride_per_axis("", stride, self.dim))
+        with torch.no_grad():
+            logits = self._logits(x, stride)
+            return argmax_phase(logits, x, stride_per_axis("ConvSelector", stride, self.dim))
 
     def _logits(self, x: Tensor, stride: Stride) -> Tensor:
         check_map("ConvSelector", x, self.dim)
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)
         check_divisible("ConvSelector", x, steps)
+        response = _by_chunks(lambda part: self._response(part, steps), x)  # (B * P, 1, h, w)
+        response = response.to(torch.promote_types(response.dtype, torch.float32))
+        axes = (1, *self._axes)
+        mean = response.mean(axes) if self.training else order_free_mean(response, axes)
         bias = self.conv2.bias.mean()  # type: ignore[union-attr]
-        if self.padding_mode in ("circular", "zeros"):
-            response = _by_chunks(lambda part: self._response(part, steps), x)  # (B, 1, H, W)
-            return self._mean_per_phase(response, steps) + bias
-        components = polyphase_split(x, steps)  # (B, P, C, h, w)
-        out = self.conv2(self.conv1(components.flatten(0, 1)).relu())
-        return out.unflatten(0, components.shape[:2]).flatten(2).mean(2)
+        return mean.view(x.shape[0], math.prod(steps)) + bias
 
     def _response(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Map ``(B, 1, H, W)`` of what every pixel adds to the logit of its component."""
+        """Map ``(B * P, 1, h, w)`` of what every pixel adds to the logit of its component."""
         convolve = CONV_FUNCTIONS[self.dim]
-        circular = self.padding_mode == "circular"
-        if circular:
-            x = pad(x, tuple((step, step) for step in stride), "circular", last=True)
-        hidden = convolve(
-            x, self.conv1.weight, self.conv1.bias, dilation=stride, padding=0 if circular else stride
-        )
+        hidden = convolve(self._bordered(x, stride), self.conv1.weight, self.conv1.bias)
         hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
-        taps = self.conv2.weight.mean(0).flatten(1).t()  # (3 ** dim, C_hid)
-        if circular:
-            taps = taps.sum(0, keepdim=True)
-        response = convolve(hidden, taps[(..., *[None] * self.dim)])
-        return response if circular else _inside(response, stride)
+        taps = self.conv2.weight.mean(0)[None]  # (1, C_hid, 3, 3): the mean over output channels
+        if self.padding_mode == "circular":  # every tap reads every pixel
+            return convolve(hidden, taps.sum(self._axes, keepdim=True))
+        return convolve(pad(hidden, ((1, 1),) * self.dim, self.padding_mode), taps)
 
-    def _mean_per_phase(self, response: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Mean of a map ``(B, 1, H, W)`` over the pixels of each phase: ``(B, P)``."""
-        response = response.to(torch.promote_types(response.dtype, torch.float32))
-        blocks = offset_blocks(response, stride)  # (B, 1, s, s, h, w)
-        axes = tuple(range(2 + self.dim, 2 + 2 * self.dim))
-        means = blocks.mean(axes) if self.training else order_free_mean(blocks, axes)
-        return means.flatten(1)
+    def _bordered(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Split into components ``(B * P, C, h + 2, w + 2)`` with borders for the convolution."""
+        widths = ((1, 1),) * self.dim
+        components = component_view(x, stride)  # (B, s, s, C, h, w)
+        if self.padding_mode == "circular":
+            components = pad(components, widths, "circular", last=self.dim > 1)
+            return components.flatten(0, self.dim)
+        return pad(components.flatten(0, self.dim), widths, self.padding_mode)
+
+    @property
+    def _axes(self) -> tuple[int, ...]:
+        return tuple(range(2, 2 + self.dim))
 
     def extra_repr(self) -> str:
         """Show the rules."""
@@ -161,14 +168,24 @@ class NormSelector(nn.Module):
         self.p = p
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        return self._norms(x, stride).to(torch.promote_types(x.dtype, torch.float32))
+        norms = self._norms(x, stride, exact=not self.training)
+        return norms.to(torch.promote_types(x.dtype, torch.float32))
 
     def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
         """Return the hard phase of ``x``."""
-        norms = self._norms(x.detach(), stride)
-        return argmax_phase(norms, x, stride_per_axis("", stride, x.ndim - 2))
+        check_map("NormSelector", x)
+        steps = stride_per_axis("NormSelector", stride, x.ndim - 2)
+        with torch.no_grad():
+            if torch.compiler.is_compiling():
+                return argmax_phase(self._norms(x, steps, exact=not self.training), x, steps)
+            norms = self._norms(x, steps, exact=False)
+            best, second = norms.topk(2, dim=1).values.unbind(1)
+            close = second >= best * (1 - _CLOSE)  # too close for rounded sums to tell apart
+            if not self.training and bool(close.any()):
+                norms[close] = self._norms(x[close], steps, exact=True)
+            return argmax_phase(norms, x, steps)
 
-    def _norms(self, x: Tensor, stride: Stride) -> Tensor:
+    def _norms(self, x: Tensor, stride: Stride, *, exact: bool) -> Tensor:
         check_map("NormSelector", x)
         dim = x.ndim - 2
         steps = stride_per_axis("NormSelector", stride, dim)
@@ -176,16 +193,17 @@ class NormSelector(nn.Module):
         axes = tuple(range(2 + dim, 2 + 2 * dim))
         if self.p == math.inf:
             return offset_blocks(x.abs(), steps).amax((1, *axes)).flatten(1)
-        energy = _by_chunks(self._energy, x)  # (B, 1, H, W)
-        means = order_free_mean(offset_blocks(energy, steps), axes).flatten(1)
-        sums = means * math.prod(x.shape[2:]) / math.prod(steps)
-        return sums if self.p == 1 else sums.sqrt()
 
-    def _energy(self, x: Tensor) -> Tensor:
-        # A convolution gives each pixel the same bits wherever it stands; a sum over channels does not.
-        terms = x.abs() if self.p == 1 else x.square()
-        ones = torch.ones(1, x.shape[1], *[1] * (x.ndim - 2), dtype=x.dtype, device=x.device)
-        return CONV_FUNCTIONS[x.ndim - 2](terms, ones)
+        def means(part: Tensor) -> Tensor:
+            terms = part.to(torch.promote_types(part.dtype, torch.float32))
+            terms = terms.abs() if self.p == 1 else terms.square()
+            if not exact:  # a sum over channels rounds differently from place to place
+                terms = terms.sum(1, keepdim=True)
+            return order_free_mean(offset_blocks(terms, steps), (1, *axes)).flatten(1)
+
+        count = math.prod(x.shape[2:]) // math.prod(steps) * (x.shape[1] if exact else 1)
+        sums = _by_chunks(means, x) * count
+        return sums if self.p == 1 else sums.sqrt()
 
     def extra_repr(self) -> str:
         """Show the norm."""
@@ -256,21 +274,3 @@ def _by_chunks(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     if x.numel() <= _CHUNK_ELEMENTS or per_image == 0:
         return fn(x)
     return torch.cat([fn(part) for part in x.split(max(1, _CHUNK_ELEMENTS // per_image))])
-
-
-def _inside(response: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Sum the taps of ``(B, 3 ** dim, H, W)``, each without the pixels that no output reads with it.
-
-    With zero padding the tap at offset -1 never reads the last pixel of a component, the one at +1 never
-    the first.
-    """
-    dim = len(stride)
-    response = response.unflatten(1, (3,) * dim)  # (B, 3, 3, H, W)
-    for axis, step in enumerate(stride, start=1):
-        size = response.shape[dim + axis]
-        place = torch.arange(size, device=response.device)
-        read = torch.stack([place < size - step, place >= 0, place >= step])  # (3, size)
-        shape = [1] * response.ndim
-        shape[axis], shape[dim + axis] = 3, size
-        response = response * read.view(shape)
-    return response.flatten(1, dim).sum(1, keepdim=True)

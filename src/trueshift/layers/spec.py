@@ -25,14 +25,16 @@ HIDDEN = ("same", "eighth")
 class Sampling:
     """How a network samples: a row of the paper's tables.
 
-    The grid of the paper's table 1 is ``method`` x ``antialias``: LPF is ``"stride"`` with a ``"tri3"``, DDAC is
-    ``"stride"`` with an ``"adapt3"``, and so on.
+    The grid of the paper's table 1 is ``method`` x ``antialias``: LPF is ``"stride"`` with a
+    ``"tri3"``, DDAC is ``"stride"`` with an ``"adapt3"``, and so on.
 
     Args:
         method: ``"stride"``, ``"aps"`` or ``"lps"``.
-        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``, ``"adapt5"``.
+        antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
+            ``"adapt5"``.
         padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
-        hidden: Width of learned selectors: ``"same"`` as their input, an ``"eighth"`` of it, or a number.
+        hidden: Width of learned selectors: ``"same"`` as their input, an ``"eighth"`` of it, or a
+            number.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
@@ -80,7 +82,9 @@ class Sampling:
 
     def blur(self, channels: int) -> Blur | AdaptiveBlur | None:
         """Build the filter, or ``None``."""
-        return build_antialias(self.antialias, channels, self.padding_mode, dim=self.dim, groups=self.groups)
+        return build_antialias(
+            self.antialias, channels, self.padding_mode, dim=self.dim, groups=self.groups
+        )
 
     def selector(self, channels: int) -> nn.Module:
         """Build the selector of the method."""

@@ -1,0 +1,35 @@
+# Every target sets up what it needs by itself; the environment is .venv, made once and reused.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: help setup test lint format bench clean
+
+help:  ## show this help
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## make the environment
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $(READY)
+
+test: $(READY)  ## run the tests
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 $(ARGS)
+
+lint: $(READY)  ## check style and types
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(READY)  ## mend style
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+bench: $(READY)  ## measure the layers against plain formulas
+	$(BIN)/python -m benchmarks.layers $(ARGS)
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .hypothesis
