@@ -24,7 +24,7 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import keep_phase
-from trueshift.layers.selectors import CONV_FUNCTIONS, CONVS
+from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 
 ANTIALIAS = (None, "rect2", "tri3", "bin4", "bin5", "bin6", "bin7", "adapt3", "adapt5")
@@ -79,7 +79,7 @@ class Blur(nn.Module):
 
     def _convolve(self, x: Tensor, stride: int | tuple[int, ...] = 1, padding: int = 0) -> Tensor:
         kernel, groups = self.kernel.to(x.dtype), self.channels
-        return CONV_FUNCTIONS[self.dim](x, kernel, None, stride, padding, groups=groups)
+        return convolve(x, kernel, None, stride, padding, groups)
 
     def _check(self, x: Tensor) -> None:
         check_map("Blur", x, self.dim)
@@ -170,14 +170,11 @@ class AdaptiveBlur(nn.Module):
 
     def _weights(self, padded: Tensor, stride: int | tuple[int, ...] = 1) -> Tensor:
         """Predict the filters: ``(B, groups * taps, h, w)``."""
-        convolve = CONV_FUNCTIONS[self.dim]
         scores = self.bn(convolve(padded, self.conv.weight, stride=stride))
         if self.training:
             return scores.softmax(1)
-        # torch's softmax rounds by place; a convolution sums alike everywhere.
         scores = (scores - scores.amax(1, keepdim=True)).exp()
-        ones = scores.new_ones(1, scores.shape[1], *[1] * self.dim)
-        return scores / convolve(scores, ones)
+        return scores / channel_sum(scores)
 
     def _mix(
         self,

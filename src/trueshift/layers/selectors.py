@@ -28,11 +28,10 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
+from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
-CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-CONV_FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRAIN_RULES = ("gumbel", "softmax")
 TEST_RULES = ("argmax", "softmax")
 
@@ -126,13 +125,13 @@ class ConvSelector(nn.Module):
 
     def _response(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Map ``(B * P, 1, h, w)`` of what every pixel adds to the logit of its component."""
-        convolve = CONV_FUNCTIONS[self.dim]
         hidden = convolve(self._bordered(x, stride), self.conv1.weight, self.conv1.bias)
         hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
-        taps = self.conv2.weight.mean(0)[None]  # (1, C_hid, 3, 3): the mean over output channels
-        if self.padding_mode == "circular":  # every tap reads every pixel
-            return convolve(hidden, taps.sum(self._axes, keepdim=True))
-        return convolve(pad(hidden, ((1, 1),) * self.dim, self.padding_mode), taps)
+        taps = self.conv2.weight.mean(0, keepdim=True)  # the mean over output channels
+        if self.padding_mode != "circular":
+            return convolve(pad(hidden, ((1, 1),) * self.dim, self.padding_mode), taps)
+        taps = taps.sum(self._axes, keepdim=True)  # every tap reads every pixel
+        return convolve(hidden, taps) if self.training else channel_sum(hidden * taps)
 
     def _bordered(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Split into components ``(B * P, C, h + 2, w + 2)`` with borders for the convolution."""
