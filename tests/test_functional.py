@@ -328,6 +328,13 @@ class TestTraced:
         torch.testing.assert_close(y, oracle_down(x, phase, stride))
         torch.testing.assert_close(u, oracle_up(y, phase, stride))
 
+    def test_compiled_up_keeps_non_finite_values_in_their_component(self):
+        torch.compiler.reset()
+        fn = torch.compile(lambda y, k: polyphase_up(y, k, 2), fullgraph=True, backend="eager")
+        u = fn(torch.tensor([[[math.nan, math.inf]]]), torch.tensor([1]))
+        assert u[..., ::2].tolist() == [[[0.0, 0.0]]]
+        assert u[0, 0, 1].isnan()
+
     def test_compiled_split_and_merge(self, x):
         torch.compiler.reset()
         fn = torch.compile(

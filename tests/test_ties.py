@@ -261,7 +261,7 @@ def selectors(channels, dim):
     zero = ts.ConvSelector(channels, 16, dim=dim).eval()
     for parameter in zero.parameters():
         torch.nn.init.zeros_(parameter)
-    norms = {f"norm {p}": ts.NormSelector(p) for p in (1, 2, math.inf)}
+    norms = {f"norm {p}": ts.NormSelector(p).eval() for p in (1, 2, math.inf)}
     return {"conv": conv, "conv with zero weights": zero, **norms}
 
 

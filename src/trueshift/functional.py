@@ -186,7 +186,7 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
         tensor(True)
     """
     axes = (dim,) if isinstance(dim, int) else dim
-    count = math.prod(x.shape[axis] for axis in axes)
+    count = math.prod([x.shape[axis] for axis in axes])
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
     terms = x.to(wide)
