@@ -49,9 +49,9 @@ class ResidualDown(nn.Module):
 class Classifier(nn.Module):
     """Three residual stages at total stride 8, global average pooling, a linear layer."""
 
-    def __init__(self, spec: ts.Sampling, num_classes: int = 5) -> None:
+    def __init__(self, spec: ts.Sampling, in_channels: int = 3, num_classes: int = 5) -> None:
         super().__init__()
-        self.stem = conv(3, 8)
+        self.stem = conv(in_channels, 8)
         self.stages = nn.Sequential(
             ResidualDown(spec, 8, 8), ResidualDown(spec, 8, 12), ResidualDown(spec, 12, 16)
         )
@@ -64,9 +64,9 @@ class Classifier(nn.Module):
 class EncoderDecoder(nn.Module):
     """Two levels down, two levels up with the same phases, a skip connection on each level."""
 
-    def __init__(self, spec: ts.Sampling, num_classes: int = 3) -> None:
+    def __init__(self, spec: ts.Sampling, in_channels: int = 3, num_classes: int = 3) -> None:
         super().__init__()
-        self.conv1, self.bn1, self.down1 = conv(3, 8), nn.BatchNorm2d(8), spec.down(8)
+        self.conv1, self.bn1, self.down1 = conv(in_channels, 8), nn.BatchNorm2d(8), spec.down(8)
         self.conv2, self.bn2, self.down2 = conv(8, 12), nn.BatchNorm2d(12), spec.down(12)
         self.bottom = conv(12, 12)
         self.up2, self.conv3 = spec.up(12), conv(12, 8)

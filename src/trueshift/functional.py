@@ -171,7 +171,7 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     shifted map may differ in the last bit, which is enough to change a selection. Here every term
     is first rounded to a common step, taken from the largest term and their number so that no
     partial sum in float64 can round (reproducible summation, Demmel & Nguyen 2013). The step is at
-    least ``2 ** 52 / n`` times finer than the largest of ``n`` terms.
+    least ``2 ** 51 / n`` times finer than the largest of ``n`` terms.
 
     Args:
         x: Any floating tensor.

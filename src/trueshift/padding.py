@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._adjoint import CircularPad, Widths, channels_last
+from trueshift._adjoint import CircularPad, Widths, channels_last, last_format
 
 
 def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Tensor:
@@ -34,10 +34,13 @@ def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Te
         flat = [width for pair in reversed(widths) for width in pair]
         return F.pad(x, flat, mode="constant" if mode == "zeros" else mode)
     sizes = x.shape[-len(widths) :]
-    wide = any(max(pair) > size for pair, size in zip(widths, sizes, strict=True))
-    if wide or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
         return _wrap(x, widths)
-    padded: Tensor = CircularPad.apply(x, widths, channels_last(x) if last is None else last)
+    last = channels_last(x) if last is None else last
+    if any(max(pair) > size for pair, size in zip(widths, sizes, strict=True)):
+        wrapped = _wrap(x, widths)
+        return wrapped.contiguous(memory_format=last_format(x.ndim)) if last else wrapped
+    padded: Tensor = CircularPad.apply(x, widths, last)
     return padded
 
 

@@ -21,7 +21,7 @@ from trueshift._adjoint import offset_blocks
 _PRIME = 2**31 - 1
 _BASES = (1_103_515_245, 1_664_525, 214_013)
 _MIX = 48_271
-_DIGIT = 2.0**26
+_DIGIT = 2**26
 
 
 def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
@@ -55,30 +55,50 @@ def _fingerprints(x: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 def _codes(x: Tensor) -> Tensor:
     """Hash the channels of every pixel to one residue: int64 ``(B, *spatial)``."""
-    wide = x.to(torch.float32 if x.device.type == "mps" else torch.float64)
-    largest = wide.abs().amax(tuple(range(1, x.ndim)), keepdim=True)
-    scaled = torch.where(largest > 0, wide / largest, 0.0) * _DIGIT
-    high = scaled.floor()
-    low = ((scaled - high) * _DIGIT).floor()
-    channel = torch.arange(1, x.shape[1] + 1, device=x.device)
-    code = torch.zeros_like(x[:, 0], dtype=torch.int64)
-    for digit, salt in ((high, _BASES[0]), (low, _BASES[1])):
-        weight = channel * salt % _PRIME * _MIX % _PRIME  # (C,)
-        weight = weight.view(-1, *[1] * (x.ndim - 2))
-        code = code + (digit.long() % _PRIME * weight % _PRIME).sum(1)
-    code = code % _PRIME
-    return (code * code + _MIX) % _PRIME
+    bits = _bits(x)
+    channel = torch.arange(1, x.shape[1] + 1, device=x.device).view(-1, *[1] * (x.ndim - 2))
+    high, low = bits // _DIGIT % _PRIME, bits % _DIGIT
+    terms = high * (channel * _BASES[0] % _PRIME) + low * (channel * _BASES[1] % _PRIME)
+    return _scramble((terms % _PRIME).sum(1) % _PRIME)
+
+
+def _bits(x: Tensor) -> Tensor:
+    """Tell all values apart, zeros of both signs excepted: the bits of each as one int64."""
+    x = x.to(torch.promote_types(x.dtype, torch.float32)) + 0.0
+    if not torch.onnx.is_in_onnx_export():
+        return x.view(torch.int64 if x.dtype == torch.float64 else torch.int32).long()
+    # ONNX cannot look at bits: the same integer, from exponent and mantissa of a float32.
+    mantissa, exponent = x.double().abs(), torch.full_like(x, 127, dtype=torch.int64)
+    subnormal = mantissa < 2.0**-126
+    field = (mantissa * 2.0**149).long()
+    for step in (64, 32, 16, 8, 4, 2, 1):
+        large = mantissa >= 2.0**step
+        mantissa = torch.where(large, mantissa * 2.0**-step, mantissa)
+        small = mantissa < 2.0 ** (1 - step)
+        mantissa = torch.where(small, mantissa * 2.0**step, mantissa)
+        exponent = exponent + step * (large.long() - small.long())
+    field = torch.where(subnormal, field, exponent * 2**23 + ((mantissa - 1) * 2.0**23).long())
+    return torch.where(x < 0, field - 2**31, field)
 
 
 def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     """Fold a whole axis, as seen from every position, into that position.
 
-    Doubling: after ``r`` rounds every position knows the ``2 ** r`` values that follow it, in
-    order.
+    Doubling: after ``r`` rounds every position knows the ``2 ** r`` values from it on, in order.
     """
-    size = code.shape[axis]
-    rounds = (size - 1).bit_length() if isinstance(size, int) else 16
-    for r in range(rounds):
+    size: int | torch.SymInt = code.shape[axis]
+    if isinstance(size, int):
+        weights: list[int | Tensor] = [1] * (size - 1).bit_length()
+    else:  # an exported graph serves every size: rounds beyond the size weigh nothing
+        last = torch.arange(size, device=code.device).amax()
+        weights = [(last >= 2**r).long() for r in range(16)]
+    for r, weight in enumerate(weights):
         ahead = code.roll(-(2**r), axis)
-        code = (code + ahead * pow(base, 2**r, _PRIME)) % _PRIME
-    return (code * code + _MIX) % _PRIME
+        code = (code + ahead * (weight * pow(base, 2**r, _PRIME))) % _PRIME
+    return _scramble(code)
+
+
+def _scramble(code: Tensor) -> Tensor:
+    """Permute the residues: 5 shares no factor with ``_PRIME - 1``, so the power is a bijection."""
+    square = code * code % _PRIME
+    return (square * square % _PRIME * code + _MIX) % _PRIME

@@ -72,7 +72,8 @@ class Blur(nn.Module):
         """Return the filtered map where ``phase`` keeps it: one strided convolution."""
         self._check(x)
         steps = stride_per_axis("Blur", stride, self.dim)
-        if isinstance(phase, int) and phase == 0 and self.padding_mode == "zeros":
+        zeros = self.padding_mode == "zeros" and min(steps) > 1
+        if zeros and isinstance(phase, int) and phase == 0:  # no copy for a border
             return self._convolve(x, stride=steps, padding=(self.size - 1) // 2)
         window = phase_window(x, phase, steps, self._widths, self.padding_mode)
         return self._convolve(window, stride=steps)
