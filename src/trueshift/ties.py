@@ -39,7 +39,11 @@ def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
     tied = logits == logits.amax(1, keepdim=True)
     # A traced graph cannot branch on values, so there the fingerprints are always computed.
     if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
-        logits = torch.where(tied, _fingerprints(x, stride), -1)
+        num_phases = logits.shape[1]
+        index = torch.arange(num_phases, device=x.device)
+        # Where the map repeats itself any tied phase will do: the lowest, in every runtime.
+        ranks = _fingerprints(x, stride) * num_phases - index
+        logits = torch.where(tied, ranks, -num_phases)
     return logits.argmax(1)
 
 
@@ -70,7 +74,7 @@ def _bits(x: Tensor) -> Tensor:
     # ONNX cannot look at bits: the same integer, from exponent and mantissa of a float32.
     mantissa, exponent = x.double().abs(), torch.full_like(x, 127, dtype=torch.int64)
     subnormal = mantissa < 2.0**-126
-    field = (mantissa * 2.0**149).long()
+    field = (mantissa * 2.0**75 * 2.0**74).long()  # the exporter keeps constants in float32
     for step in (64, 32, 16, 8, 4, 2, 1):
         large = mantissa >= 2.0**step
         mantissa = torch.where(large, mantissa * 2.0**-step, mantissa)
@@ -86,11 +90,11 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
 
     Doubling: after ``r`` rounds every position knows the ``2 ** r`` values from it on, in order.
     """
-    size: int | torch.SymInt = code.shape[axis]
-    if isinstance(size, int):
-        weights: list[int | Tensor] = [1] * (size - 1).bit_length()
-    else:  # an exported graph serves every size: rounds beyond the size weigh nothing
-        last = torch.arange(size, device=code.device).amax()
+    size = code.shape[axis]
+    known = not isinstance(size, torch.SymInt)
+    weights: list[int | Tensor] = [1] * (size - 1).bit_length() if known else []
+    if not known:  # an exported graph serves every size: rounds beyond the size weigh nothing
+        last = torch.arange(size, device=code.device).amax(0)
         weights = [(last >= 2**r).long() for r in range(16)]
     for r, weight in enumerate(weights):
         ahead = code.roll(-(2**r), axis)
