@@ -83,7 +83,7 @@ class EncoderDecoder(nn.Module):
 
 
 def trained(network: nn.Module, seed: int = 0) -> nn.Module:
-    """Give every batch norm the statistics and weights that a trained one could have; set eval mode."""
+    """Give every batch norm the state that a trained one could have, and set eval mode."""
     generator = torch.Generator().manual_seed(seed)
 
     def fill(tensor: Tensor, low: float, high: float) -> None:

@@ -190,10 +190,9 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
     terms = x.to(wide)
-    largest = (
-        terms.detach().abs().amax(axes, keepdim=True).clamp_min(torch.finfo(wide).tiny ** 0.75)
-    )
-    scaled = terms * (exact / count / largest)
+    largest = terms.detach().abs().amax(axes, keepdim=True)
+    largest = torch.where(largest > 0, largest, 1.0)
+    scaled = terms / largest * (exact / count)
     # The rounding is invisible to autograd: the gradient is that of the plain mean.
     steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round()
     return (steps.sum(axes, keepdim=True) * (largest / exact)).squeeze(axes)

@@ -22,6 +22,7 @@ _PRIME = 2**31 - 1
 _BASES = (1_103_515_245, 1_664_525, 214_013)
 _MIX = 48_271
 _DIGIT = 2**26
+_ROUNDS = 12  # enough for 4096 pixels along an axis
 
 
 def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
@@ -91,13 +92,14 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     Doubling: after ``r`` rounds every position knows the ``2 ** r`` values from it on, in order.
     """
     size = code.shape[axis]
+    place = torch.arange(size, device=code.device)
+    length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
     known = not isinstance(size, torch.SymInt)
     weights: list[int | Tensor] = [1] * (size - 1).bit_length() if known else []
-    if not known:  # an exported graph serves every size: rounds beyond the size weigh nothing
-        last = torch.arange(size, device=code.device).amax(0)
-        weights = [(last >= 2**r).long() for r in range(16)]
+    if not known:  # rounds beyond the size weigh nothing
+        weights = [(length > 2**r).long() for r in range(_ROUNDS)]
     for r, weight in enumerate(weights):
-        ahead = code.roll(-(2**r), axis)
+        ahead = code.index_select(axis, (place + 2**r) % length)
         code = (code + ahead * (weight * pow(base, 2**r, _PRIME))) % _PRIME
     return _scramble(code)
 

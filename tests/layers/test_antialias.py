@@ -4,11 +4,11 @@ import pickle
 import layer_oracles as oracles
 import pytest
 import torch
-from benchmarks import reference
 from helpers import all_shifts, assert_circularly_equivariant, phase_offsets
 from torch.nn import functional as F
 
 import trueshift as ts
+from benchmarks import reference
 
 MODES = ["circular", "zeros", "reflect", "replicate"]
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]

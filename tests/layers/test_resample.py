@@ -6,11 +6,11 @@ import pickle
 import layer_oracles as oracles
 import pytest
 import torch
-from benchmarks import reference
 from helpers import all_shifts, assert_circularly_equivariant, phase_offsets, steps_of
 from torch import nn
 
 import trueshift as ts
+from benchmarks import reference
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (2, (1, 2)), (3, 2), (3, (1, 2, 3))]

@@ -6,12 +6,12 @@ import pickle
 import layer_oracles as oracles
 import pytest
 import torch
-from benchmarks import reference
 from helpers import all_shifts, phase_offsets, steps_of
 from torch import nn
 from torch.nn import functional as F
 
 import trueshift as ts
+from benchmarks import reference
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]

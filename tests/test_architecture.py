@@ -1,0 +1,73 @@
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "trueshift"
+FILES = sorted(SOURCE.rglob("*.py"))
+NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
+
+# Imports go down only: a folder or file may import what stands on a lower line.
+LEVELS = [
+    {"cli"},
+    {"report", "training", "audit"},
+    {"models", "convert", "data", "metrics"},
+    {"layers"},
+    {"functional", "shifts", "padding", "ties"},
+    {"_adjoint"},
+    {"_validate"},
+]
+LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
+HEAVY = {
+    "jinja2",
+    "lightning",
+    "matplotlib",
+    "onnx",
+    "onnxruntime",
+    "segmentation_models_pytorch",
+    "timm",
+    "torchmetrics",
+    "torchvision",
+}
+MAY_BE_HEAVY = {"cli", "convert", "data", "metrics", "report", "training"}
+
+
+def imported_modules(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            yield node.module
+            if node.module == "trueshift":
+                yield from (f"trueshift.{alias.name}" for alias in node.names)
+
+
+def unit(path):
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in FILES if unit(path) != "__init__"],
+    ids=lambda path: str(path.relative_to(SOURCE)),
+)
+def test_imports_go_down(path):
+    assert unit(path) in LEVEL
+    own = [name.split(".") for name in imported_modules(path) if name.startswith("trueshift.")]
+    for _, other, *_ in own:
+        same_folder = other == unit(path)
+        same_level_of_functions = LEVEL[other] == LEVEL[unit(path)] == LEVEL["functional"]
+        assert same_folder or same_level_of_functions or LEVEL[other] > LEVEL[unit(path)], other
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_heavy_packages_stay_where_they_are_needed(path):
+    roots = {name.split(".")[0] for name in imported_modules(path)}
+    assert unit(path) in MAY_BE_HEAVY or not roots & HEAVY
+
+
+def test_there_is_no_drawer_for_odds_and_ends():
+    assert not {"utils.py", "core.py", "common.py", "helpers.py", "misc.py"} & {
+        p.name for p in FILES
+    }
