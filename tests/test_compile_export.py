@@ -72,7 +72,7 @@ def assert_exact(run, x):
         assert torch.equal(moved_maps, circular_shift(maps, *shift))
 
 
-@pytest.mark.parametrize(("name", "backend"), backends("lps + tri3", "aps"))
+@pytest.mark.parametrize(("name", "backend"), [*backends("lps + tri3", "aps")])
 def test_compile_at_test_time(name, backend):
     net, x = Net(SPECS[name]).eval(), torch.randn(2, 3, 12, 8)
     compiled = torch.compile(net, fullgraph=True, backend=backend)
@@ -82,7 +82,7 @@ def test_compile_at_test_time(name, backend):
             assert_exact(compiled, x)
 
 
-@pytest.mark.parametrize(("name", "backend"), backends("lps + tri3"))
+@pytest.mark.parametrize(("name", "backend"), [*backends("lps + tri3")])
 def test_compile_while_training(name, backend):
     net, x = Net(SPECS[name]).train(), torch.randn(2, 3, 12, 8)
     compiled = torch.compile(net, fullgraph=True, backend=backend)
