@@ -1,8 +1,8 @@
-"""Measure every layer against the paper's formulas written plainly: ``python -m benchmarks.layers``.
+"""Measure every layer against the paper's formulas written plainly: `python -m benchmarks.layers`.
 
-Each row is one layer at one shape: the median of interleaved runs of ours and of ``reference.py``, and their ratio
-(above 1: ours is faster); the peak memory of each; and, for what should be as cheap as plain torch, the
-ratio to that.
+Each row is one layer at one shape: the median of interleaved runs of ours and of reference.py, and
+their ratio (above 1: ours is faster), and the peak memory of each. What should be as cheap as plain
+torch is compared with that.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def measure(shape: tuple[int, ...], layout: str, repeats: int) -> Iterator[Row]:
 
 
 def extras(shape: tuple[int, ...], repeats: int) -> dict[str, float]:
-    """Ratios that need another yardstick than the reference: exactness, and one strided convolution."""
+    """Ratios to other yardsticks: what exactness costs, and one strided convolution."""
     channels = shape[1]
     x = torch.randn(shape)
     lpd = ts.LPD(channels, channels // 8).eval()
@@ -139,7 +139,7 @@ class _InexactLPD(nn.Module):
 def table(rows: list[Row]) -> str:
     """Render rows as a markdown table."""
     lines = [
-        "| layer | mode | shape | layout | ours ms | reference ms | faster | ours MiB | reference MiB |",
+        "| layer | mode | shape | layout | ours ms | plain ms | faster | ours MiB | plain MiB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
@@ -154,7 +154,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     """Measure, print markdown, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     parser.add_argument("--repeats", type=int, default=9, help="runs to take the median of")
     parser.add_argument("--threads", type=int, default=2, help="threads of torch (default: 2)")

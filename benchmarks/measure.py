@@ -13,7 +13,7 @@ Run = Callable[[], object]
 
 
 def interleaved_ms(runs: Mapping[str, Run], repeats: int, warmup: int = 2) -> dict[str, float]:
-    """Median milliseconds of every run; the runs take turns, so that noise hits all of them alike."""
+    """Median milliseconds of every run; runs take turns, so that noise hits all of them alike."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for repeat in range(warmup + repeats):
         for name, run in runs.items():

@@ -1,8 +1,8 @@
 """The paper's formulas, written plainly: what the library is measured against and tested with.
 
-Nothing here is clever on purpose. Components are split off and copied, f_theta runs on each of them, DDAC unfolds
-its neighbourhoods, a blur runs on the whole map before it is sliced. Weights come from the library's own
-layers, so that both compute the same function.
+Nothing here is clever on purpose. Components are split off and copied, f_theta runs on each of
+them, DDAC unfolds its neighbourhoods, a blur runs on the whole map before it is sliced. Weights
+come from the library's own layers, so that both compute the same function.
 """
 
 from __future__ import annotations

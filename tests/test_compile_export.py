@@ -11,11 +11,10 @@ from torch.export import Dim
 import trueshift as ts
 from trueshift.shifts import circular_shift
 
-# Compilers and exporters warn of their own affairs.
+# Inductor and the ONNX exporter warn of their own affairs.
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore::UserWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec:FutureWarning"),
 ]
 
 SPECS = {
@@ -29,6 +28,12 @@ EXACT = [name for name in SPECS if not name.startswith("stride")]
 SIZES = {"batch": Dim("batch", max=64), "h": Dim("h", min=2, max=64), "w": Dim("w", min=2, max=64)}
 DYNAMIC = {"x": {0: SIZES["batch"], 2: 2 * SIZES["h"], 3: 2 * SIZES["w"]}}
 SHIFTS = [(0, 1), (1, 0), (3, 5), (2, 2)]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    """Networks share one forward; without this, their recompilations add up to torch's limit."""
+    torch.compiler.reset()
 
 
 class Net(nn.Module):

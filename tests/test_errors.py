@@ -235,3 +235,22 @@ def test_tau(tau):
 def test_output_size(size):
     with raises(ValueError, f"output_size {size} does not fit"):
         ts.LPU(8)(X, HARD, output_size=size)
+
+
+@pytest.mark.parametrize("build", [ts.Blur, ts.AdaptiveBlur])
+class TestFiltersAtAPhase:
+    """``at`` computes only what a phase keeps; a phase or size that does not fit is an error."""
+
+    @pytest.mark.parametrize("phase", [4, -1, torch.tensor([0, 4]), torch.tensor([0, -1])])
+    def test_phase_out_of_range(self, build, phase):
+        with raises(ValueError, "phase must be in 0..3, got"):
+            build(8).eval().at(X, phase, 2)
+
+    def test_phase_of_another_batch(self, build):
+        with raises(ValueError, "of shape (1,): need (2,)"):
+            build(8).eval().at(X, HARD[:1], 2)
+
+    @pytest.mark.parametrize("phase", [0, HARD[:1]], ids=["for all images", "for each image"])
+    def test_a_size_that_the_stride_does_not_divide(self, build, phase):
+        with raises(ValueError, "Pad to (6, 4) or crop to (4, 4)."):
+            build(8).eval().at(torch.randn(1, 8, 5, 4), phase, 2)

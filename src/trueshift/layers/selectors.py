@@ -36,7 +36,7 @@ TRAIN_RULES = ("gumbel", "softmax")
 TEST_RULES = ("argmax", "softmax")
 
 # Large intermediates are made and used for a few images at a time, so that they stay in the cache.
-_CHUNK_ELEMENTS = 2**20
+_CHUNK_ELEMENTS = 2**22
 
 # Norms closer than this are compared again with exact sums; float32 sums over channels err far
 # less.
