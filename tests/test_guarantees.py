@@ -23,6 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import trueshift as ts
+from trueshift.layers import selectors
 from trueshift.shifts import circular_shift
 
 FORMATS = {"default": torch.contiguous_format, "channels last": torch.channels_last}
@@ -225,10 +226,12 @@ class TestExactLayers:
 
     @pytest.mark.parametrize("build", [ts.LPD, ts.APS])
     @torch.inference_mode()
-    def test_a_batch_that_is_worked_on_in_parts(self, build):
+    def test_a_batch_that_is_worked_on_in_parts(self, build, monkeypatch):
         layer = build(16).eval()
-        x = torch.randn(1, 16, 32, 32)
-        shifts = [(i % 32, (5 * i) % 32) for i in range(67)]  # more than 2 ** 20 numbers
+        x = torch.randn(1, 16, 14, 10)
+        monkeypatch.setattr(selectors, "_CHUNK_ELEMENTS", 4 * x.numel())  # 4 + 4 + 4 + 1 images
+        shifts = all_shifts((14, 10))[::11]
+        assert len(shifts) % 4 == 1
         logits = layer.selector(torch.cat([circular_shift(x, *shift) for shift in shifts]))
         for shift, row in zip(shifts, logits, strict=True):
             assert torch.equal(row, self.moved_output(logits[:1], shift)[0]), f"shift {shift}"

@@ -120,9 +120,14 @@ def check_phase(who: str, phase: Tensor, x: Tensor, num_phases: int) -> None:
     readable = phase.device.type == "cpu" and not torch.compiler.is_compiling()
     if readable and phase.dtype == torch.int64 and phase.numel():
         low, high = (int(v) for v in phase.aminmax())
-        if low < 0 or high >= num_phases:
-            bad = low if low < 0 else high
-            raise ValueError(f"{who}: phase must be in 0..{num_phases - 1}, got {bad}.")
+        check_range(who, low, high, num_phases)
+
+
+def check_range(who: str, low: int, high: int, num_phases: int) -> None:
+    """Raise unless the lowest and the highest phase exist."""
+    if low < 0 or high >= num_phases:
+        bad = low if low < 0 else high
+        raise ValueError(f"{who}: phase must be in 0..{num_phases - 1}, got {bad}.")
 
 
 def _as_int(value: object) -> int | None:

@@ -19,8 +19,11 @@ from trueshift._validate import (
     check_channels,
     check_choice,
     check_dim,
+    check_divisible,
     check_map,
+    check_phase,
     check_positive,
+    check_range,
     stride_per_axis,
 )
 from trueshift.functional import keep_phase
@@ -71,7 +74,7 @@ class Blur(nn.Module):
     def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
         """Return the filtered map where ``phase`` keeps it: one strided convolution."""
         self._check(x)
-        steps = stride_per_axis("Blur", stride, self.dim)
+        steps = _steps("Blur", x, phase, stride)
         zeros = self.padding_mode == "zeros" and min(steps) > 1
         if zeros and isinstance(phase, int) and phase == 0:  # no copy for a border
             return self._convolve(x, stride=steps, padding=(self.size - 1) // 2)
@@ -150,7 +153,7 @@ class AdaptiveBlur(nn.Module):
         filtered whole.
         """
         self._check(x)
-        steps = stride_per_axis("AdaptiveBlur", stride, self.dim)
+        steps = _steps("AdaptiveBlur", x, phase, stride)
         if not self.training:
             window = phase_window(x, phase, steps, self._widths, self.padding_mode)
             return self._mix(window, self._weights(window, steps), steps)
@@ -206,6 +209,17 @@ class AdaptiveBlur(nn.Module):
             f"{self.channels}, size={self.size}, groups={self.groups},"
             f" padding_mode={self.padding_mode}"
         )
+
+
+def _steps(who: str, x: Tensor, phase: int | Tensor, stride: Stride) -> tuple[int, ...]:
+    """Return the stride of each axis of ``x``, if it and the phase fit."""
+    steps = stride_per_axis(who, stride, x.ndim - 2)
+    check_divisible(who, x, steps)
+    if isinstance(phase, int):
+        check_range(who, phase, phase, math.prod(steps))
+    else:
+        check_phase(who, phase, x, math.prod(steps))
+    return steps
 
 
 def phase_window(
