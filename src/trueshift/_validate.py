@@ -37,7 +37,7 @@ def check_positive(who: str, **numbers: int) -> None:
 
 def check_dim(who: str, dim: int) -> None:
     """Raise unless ``dim`` is a supported number of spatial axes."""
-    if dim not in (1, 2, 3):
+    if _as_int(dim) not in (1, 2, 3):
         raise ValueError(f"{who}: dim must be 1, 2 or 3, got {dim!r}.")
 
 

@@ -177,8 +177,9 @@ class AdaptiveBlur(nn.Module):
         scores = self.bn(convolve(padded, self.conv.weight, stride=stride))
         if self.training:
             return scores.softmax(1)
-        scores = (scores - scores.amax(1, keepdim=True)).exp()
-        return scores / channel_sum(scores)
+        weights = (scores - scores.amax(1, keepdim=True)).exp_()
+        total = channel_sum(weights)
+        return weights / total if weights.requires_grad else weights.div_(total)
 
     def _mix(
         self,
