@@ -70,8 +70,13 @@ def component_view(x: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 def pick(blocks: Tensor, phase: Tensor, stride: tuple[int, ...], *, last: bool = False) -> Tensor:
     """Read from ``(B, C, *stride, *sizes)`` the block at each image's phase: ``(B, C, *sizes)``."""
-    index = (torch.arange(phase.shape[0], device=phase.device), *unravel(phase, stride))
-    return _offsets_first(blocks, len(stride), last)[index].movedim(-1 if last else 1, 1)
+    picked = _offsets_first(blocks, len(stride), last)[_per_image(phase, stride)]
+    return picked.movedim(-1, 1) if last else picked
+
+
+def _per_image(phase: Tensor, stride: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Index of each image's phase in blocks whose axes begin with batch and offsets."""
+    return (torch.arange(phase.shape[0], device=phase.device), *unravel(phase, stride))
 
 
 def _offsets_first(blocks: Tensor, dim: int, last: bool) -> Tensor:
@@ -114,8 +119,7 @@ class HardUp(Function):
     def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
         u, last = _empty_up(y, stride, fill=True), channels_last(y)
         blocks = _offsets_first(offset_blocks(u, stride), len(stride), last)
-        index = (torch.arange(phase.shape[0], device=phase.device), *unravel(phase, stride))
-        blocks[index] = y.movedim(1, -1) if last else y
+        blocks[_per_image(phase, stride)] = y.movedim(1, -1) if last else y
         return u
 
     @staticmethod
