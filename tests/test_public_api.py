@@ -22,8 +22,12 @@ PUBLIC = [
     "PolyphaseUp",
     "Sampling",
     "functional",
+    "load",
+    "models",
+    "save",
     "set_tau",
     "shifts",
+    "summary",
 ]
 FUNCTIONAL = [
     "order_free_mean",

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -33,14 +36,15 @@ class Sampling:
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
         padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
-        hidden: Width of learned selectors: ``"same"`` as their input, an ``"eighth"`` of it, or a
-            number.
+        hidden: Width of learned selectors: ``"same"`` as their input, an ``"eighth"`` of it, a
+            number, or one number per down-sampling of a network, in order.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
         select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
         train_rule: ``"gumbel"`` or ``"softmax"``.
         test_rule: ``"argmax"`` or ``"softmax"``.
+        selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
 
     Example:
         >>> spec = Sampling("lps", antialias="tri3", hidden="eighth")
@@ -51,13 +55,14 @@ class Sampling:
     method: str = "lps"
     antialias: str | None = None
     padding_mode: str = "circular"
-    hidden: str | int = "same"
+    hidden: str | int | tuple[int, ...] = "same"
     dim: int = 2
     groups: int = 8
     norm: float = 2
     select_on: str = "filtered"
     train_rule: str = "gumbel"
     test_rule: str = "argmax"
+    selector_padding: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("Sampling", "method", self.method, METHODS)
@@ -66,11 +71,17 @@ class Sampling:
         check_choice("Sampling", "select_on", self.select_on, SELECT_ON)
         check_choice("Sampling", "train_rule", self.train_rule, TRAIN_RULES)
         check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
+        if self.selector_padding is not None:
+            check_choice("Sampling", "selector_padding", self.selector_padding, PADDING_MODES)
         check_dim("Sampling", self.dim)
         check_positive("Sampling", groups=self.groups)
         NormSelector(self.norm)
         if isinstance(self.hidden, str):
             check_choice("Sampling", "hidden", self.hidden, HIDDEN)
+        elif isinstance(self.hidden, Sequence):
+            object.__setattr__(self, "hidden", tuple(self.hidden))  # YAML and JSON have only lists
+            for width in self.hidden:
+                check_positive("Sampling", hidden=width)
         else:
             check_positive("Sampling", hidden=self.hidden)
 
@@ -78,7 +89,32 @@ class Sampling:
         """Return the width of the learned selector of a map with ``channels``."""
         if self.hidden == "same":
             return channels
+        if isinstance(self.hidden, tuple):
+            raise ValueError(
+                f"Sampling: hidden={self.hidden} names one width per layer of a network; a single"
+                " layer needs one number."
+            )
         return max(1, channels // 8) if self.hidden == "eighth" else int(self.hidden)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is plain striding without a filter, which a convolution does by itself."""
+        return self.method == "stride" and self.antialias is None
+
+    def replace(self, **changes: Any) -> Sampling:
+        """Return a copy with some fields changed."""
+        return dataclasses.replace(self, **changes)
+
+    def per_layer(self, num_layers: int) -> list[Sampling]:
+        """Return the spec of each of a network's down-samplings, in order."""
+        if not isinstance(self.hidden, tuple):
+            return [self] * num_layers
+        if len(self.hidden) != num_layers:
+            raise ValueError(
+                f"Sampling: hidden={self.hidden} names {len(self.hidden)} widths, but the network"
+                f" has {num_layers} down-samplings."
+            )
+        return [self.replace(hidden=width) for width in self.hidden]
 
     def blur(self, channels: int) -> Blur | AdaptiveBlur | None:
         """Build the filter, or ``None``."""
@@ -95,7 +131,7 @@ class Sampling:
         return ConvSelector(
             channels,
             self.hidden_channels(channels),
-            self.padding_mode,
+            self.selector_padding or self.padding_mode,
             dim=self.dim,
             train_rule=self.train_rule,
             test_rule=self.test_rule,

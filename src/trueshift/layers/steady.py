@@ -8,6 +8,8 @@ thread's share, differently.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -24,15 +26,20 @@ def convolve(
     weight: Tensor,
     bias: Tensor | None = None,
     stride: int | tuple[int, ...] = 1,
-    padding: int = 0,
+    padding: int | tuple[int, ...] = 0,
     groups: int = 1,
+    dilation: int | tuple[int, ...] = 1,
 ) -> Tensor:
     """Convolve in 1-D, 2-D or 3-D, steadily at test time."""
     conv = _CONV_FUNCTIONS[x.ndim - 2]
-    if torch.compiler.is_compiling() or x.shape[0] != 1 or x.numel() > _MATRIX_PRODUCT:
-        return conv(x, weight, bias, stride, padding, groups=groups)
+    if torch.compiler.is_compiling():
+        return conv(x, weight, bias, stride, padding, dilation, groups)
+    if torch.get_num_threads() == 1 and x.shape[0] < 16 and math.prod(weight.shape[2:]) == 1:
+        dilation = 2  # changes nothing but keeps torch from calling a matrix product
+    if x.shape[0] != 1 or x.numel() > _MATRIX_PRODUCT:
+        return conv(x, weight, bias, stride, padding, dilation, groups)
     twice = x.expand(2, *x.shape[1:])
-    return conv(twice, weight, bias, stride, padding, groups=groups)[:1]
+    return conv(twice, weight, bias, stride, padding, dilation, groups)[:1]
 
 
 def channel_sum(x: Tensor) -> Tensor:

@@ -1,0 +1,89 @@
+"""Convolutions that give each pixel the same bits wherever it stands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from trueshift._adjoint import Widths
+from trueshift._validate import PADDING_MODES, check_choice, check_dim
+from trueshift.layers.steady import convolve
+from trueshift.padding import pad
+
+
+class _Same:
+    """What the convolutions of all dimensions share; they keep torch's parameters and names."""
+
+    weight: Tensor
+    bias: Tensor | None
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    kernel_size: tuple[int, ...]
+    groups: int
+    padding_mode: str
+
+    def forward(self, x: Tensor) -> Tensor:
+        widths = self.widths
+        before, after = zip(*widths, strict=True)
+        inside = self.padding_mode == "zeros" and before == after  # torch pads by itself
+        x = x if inside else pad(x, widths, self.padding_mode)
+        return convolve(
+            x,
+            self.weight,
+            self.bias,
+            self.stride,
+            before if inside else 0,
+            self.groups,
+            self.dilation,
+        )
+
+    @property
+    def widths(self) -> Widths:
+        """Border of each axis that keeps the size, before and after."""
+        reaches = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return tuple((reach // 2, reach - reach // 2) for reach in reaches)
+
+
+class SameConv1d(_Same, nn.Conv1d):
+    """1-D convolution at the size of its input divided by the stride; see :func:`same_conv`."""
+
+
+class SameConv2d(_Same, nn.Conv2d):
+    """2-D convolution at the size of its input divided by the stride; see :func:`same_conv`."""
+
+
+class SameConv3d(_Same, nn.Conv3d):
+    """3-D convolution at the size of its input divided by the stride; see :func:`same_conv`."""
+
+
+_CLASSES = {1: SameConv1d, 2: SameConv2d, 3: SameConv3d}
+
+
+def same_conv(
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
+    padding_mode: str,
+    *,
+    dim: int = 2,
+    bias: bool = False,
+    **options: Any,
+) -> nn.Module:
+    """Build a convolution that keeps the size of the map (divided by its stride, if it has one).
+
+    A circular border may be wider than the map.
+
+    Args:
+        in_channels: Channels of the input.
+        out_channels: Channels of the output.
+        kernel_size: Taps per axis.
+        padding_mode: Border, under torch's name.
+        dim: Number of spatial axes.
+        bias: Whether to add a bias.
+        options: ``stride``, ``dilation`` and ``groups`` of torch's convolution.
+    """
+    check_dim("same_conv", dim)
+    check_choice("same_conv", "padding_mode", padding_mode, PADDING_MODES)
+    options |= {"bias": bias, "padding_mode": padding_mode}
+    return _CLASSES[dim](in_channels, out_channels, kernel_size, **options)

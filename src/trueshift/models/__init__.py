@@ -1,0 +1,59 @@
+"""The paper's networks, and a U-Net for any dimension; each built from one ``Sampling``."""
+
+from trueshift.models.deeplab import (
+    DeepLabV3Plus,
+    deeplabv3plus_resnet18,
+    deeplabv3plus_resnet50,
+    deeplabv3plus_resnet101,
+)
+from trueshift.models.features import Feature, Step
+from trueshift.models.pretrained import load_authors_checkpoint
+from trueshift.models.resnet import (
+    ResNet,
+    resnet,
+    resnet18,
+    resnet34,
+    resnet50,
+    resnet101,
+    resnet152,
+)
+from trueshift.models.saving import load, save
+from trueshift.models.summary import Site, summary
+from trueshift.models.unet import UNet, unet
+
+BUILDERS = (
+    "deeplabv3plus_resnet18",
+    "deeplabv3plus_resnet50",
+    "deeplabv3plus_resnet101",
+    "resnet",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "unet",
+)
+
+__all__ = [
+    "BUILDERS",
+    "DeepLabV3Plus",
+    "Feature",
+    "ResNet",
+    "Site",
+    "Step",
+    "UNet",
+    "deeplabv3plus_resnet18",
+    "deeplabv3plus_resnet50",
+    "deeplabv3plus_resnet101",
+    "load",
+    "load_authors_checkpoint",
+    "resnet",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet101",
+    "resnet152",
+    "save",
+    "summary",
+    "unet",
+]

@@ -1,0 +1,107 @@
+"""Feature maps that know where they lie in the image."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from trueshift._adjoint import unravel
+from trueshift._validate import check_map
+
+
+class Step(NamedTuple):
+    """One down-sampling on the way from the image to a feature map.
+
+    Attributes:
+        phase: The choice, hard ``(B,)`` or soft ``(B, P)``.
+        stride: Sampling factor of each axis.
+        size: Spatial size of the map before it.
+    """
+
+    phase: Tensor
+    stride: tuple[int, ...]
+    size: tuple[int, ...]
+
+
+class Feature(NamedTuple):
+    """A feature map and how it was sampled.
+
+    Attributes:
+        x: The map ``(B, C, *spatial)``.
+        steps: Every down-sampling between the image and the map, the finest first.
+    """
+
+    x: Tensor
+    steps: tuple[Step, ...]
+
+    @property
+    def stride(self) -> tuple[int, ...]:
+        """Total stride of each axis."""
+        strides = zip(*(step.stride for step in self.steps), strict=True)
+        return tuple(math.prod(axis) for axis in strides) or (1,) * (self.x.ndim - 2)
+
+    def offset(self) -> Tensor:
+        """Return where the map begins: pixel ``n`` lies at ``offset + stride * n`` of the image.
+
+        Returns:
+            int64 ``(B, dim)``.
+        """
+        dim = self.x.ndim - 2
+        total = torch.zeros(self.x.shape[0], dim, dtype=torch.int64, device=self.x.device)
+        reached = [1] * dim
+        for step in self.steps:
+            if step.phase.dtype.is_floating_point:
+                raise ValueError(
+                    "Feature.offset: the phases are soft, so the map has no single offset."
+                    " Call model.eval() first."
+                )
+            parts = unravel(step.phase, step.stride)
+            total += torch.stack([p * r for p, r in zip(parts, reached, strict=True)], dim=1)
+            reached = [r * s for r, s in zip(reached, step.stride, strict=True)]
+        return total
+
+
+def sample(
+    down: nn.Module | None, x: Tensor, before: Tensor, stride: int
+) -> tuple[Tensor, Step]:
+    """Down-sample ``x``, or note that the operation before did so by a plain stride.
+
+    Args:
+        down: A :class:`PolyphaseDown` that selects; ``None`` if ``x`` is down-sampled already.
+        x: The map.
+        before: The map that still has the size before down-sampling.
+        stride: Sampling factor of all axes.
+
+    Returns:
+        The down-sampled map and the step.
+    """
+    size = tuple(before.shape[2:])
+    if down is not None:
+        x, phase = down(x, return_phase=True)
+    else:
+        phase = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+    return x, Step(phase, (stride,) * len(size), size)
+
+
+def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2) -> None:
+    """Raise unless ``x`` is a batch of images that the network takes, every size a multiple."""
+    check_map(who, x, dim)
+    if x.shape[1] != channels:
+        raise ValueError(
+            f"{who}: built for images of {channels} channels, got x of shape {tuple(x.shape)}."
+            f" Pass (B, {channels}, *spatial), or build it with in_channels={x.shape[1]}."
+        )
+    sizes = tuple(x.shape[2:])
+    if all(size % multiple == 0 for size in sizes) and min(sizes) > 0:
+        return
+    larger = tuple(max(-(-size // multiple), 1) * multiple for size in sizes)
+    smaller = tuple(size // multiple * multiple for size in sizes)
+    crop = f", crop to {smaller}" if min(smaller) > 0 else ""
+    raise ValueError(
+        f"{who}: with circular padding every size must be a multiple of {multiple}"
+        f" (model.required_multiple), got x of shape {tuple(x.shape)}."
+        f" Resize or pad to {larger}{crop}, or build it with padding_mode='zeros'."
+    )

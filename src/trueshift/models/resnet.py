@@ -1,0 +1,394 @@
+"""ResNets whose every down-sampling is the one that a ``Sampling`` names (paper appendix B).
+
+Names of parameters are those of torchvision, so that its weights load into every variant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._validate import check_choice, check_positive
+from trueshift.layers.conv import SameConv2d, same_conv
+from trueshift.layers.pooling import GlobalAvgPool
+from trueshift.layers.spec import Sampling
+from trueshift.models.features import Feature, Step, check_image, sample
+from trueshift.models.pretrained import Weights, load_weights
+from trueshift.models.saving import saveable
+from trueshift.padding import pad
+
+STEMS = ("imagenet", "cifar")
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut; sampling comes after the first one."""
+
+    expansion = 1
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, dilation: int, spec: Sampling
+    ) -> None:
+        super().__init__()
+        mode, plain = spec.padding_mode, stride if spec.is_plain else 1
+        self.conv1 = same_conv(in_channels, channels, 3, mode, stride=plain, dilation=dilation)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = same_conv(channels, channels, 3, mode, dilation=dilation)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.down = _down(spec, channels, stride)
+        self.follow, self.downsample = _shortcut(spec, in_channels, channels, stride)
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
+        main = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        main, step = _sample(self, main, x)
+        main = self.bn2(self.conv2(main))
+        return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut; sampling comes after the 3x3 one."""
+
+    expansion = 4
+
+    def __init__(
+        self, in_channels: int, channels: int, stride: int, dilation: int, spec: Sampling
+    ) -> None:
+        super().__init__()
+        mode, plain = spec.padding_mode, stride if spec.is_plain else 1
+        out_channels = channels * self.expansion
+        self.conv1 = same_conv(in_channels, channels, 1, mode)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = same_conv(channels, channels, 3, mode, stride=plain, dilation=dilation)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = same_conv(channels, out_channels, 1, mode)
+        self.bn3 = nn.BatchNorm2d(out_channels)
+        self.down = _down(spec, channels, stride)
+        self.follow, self.downsample = _shortcut(spec, in_channels, out_channels, stride)
+        self.stride = stride
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
+        main = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        main = F.relu(self.bn2(self.conv2(main)), inplace=True)
+        main, step = _sample(self, main, x)
+        main = self.bn3(self.conv3(main))
+        return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
+
+
+def _down(spec: Sampling, channels: int, stride: int) -> nn.Module | None:
+    return spec.down(channels, stride) if stride > 1 and not spec.is_plain else None
+
+
+def _shortcut(
+    spec: Sampling, in_channels: int, out_channels: int, stride: int
+) -> tuple[nn.Module | None, nn.Module | None]:
+    """Build what the shortcut needs: a follower of the main branch's phase, and a projection."""
+    if stride == 1 and in_channels == out_channels:
+        return None, None
+    plain = stride if spec.is_plain else 1
+    follow = spec.follow(in_channels, stride) if stride > plain else None
+    project = same_conv(in_channels, out_channels, 1, spec.padding_mode, stride=plain)
+    return follow, nn.Sequential(project, nn.BatchNorm2d(out_channels))
+
+
+def _sample(
+    block: BasicBlock | Bottleneck, main: Tensor, x: Tensor
+) -> tuple[Tensor, Step | None]:
+    return (main, None) if block.stride == 1 else sample(block.down, main, x, block.stride)
+
+
+def _identity(block: BasicBlock | Bottleneck, x: Tensor, step: Step | None) -> Tensor:
+    if block.follow is not None and step is not None:
+        x = block.follow(x, phase=step.phase)
+    return x if block.downsample is None else block.downsample(x)
+
+
+BLOCKS = {"basic": BasicBlock, "bottleneck": Bottleneck}
+
+
+class ResNet(nn.Module):
+    """A residual network that samples as ``spec`` says (paper appendix tables A5 and A6).
+
+    With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is bitwise the
+    same for every circular shift of the image.
+
+    Where plain striding without a filter keeps the first component anyway, the convolution before
+    it runs strided, which is the same function; the network is then torchvision's.
+
+    Args:
+        spec: How to sample.
+        depths: Blocks of each stage; every stage but the first begins with a down-sampling.
+        widths: Channels of each stage (before the expansion of bottlenecks).
+        block: ``"basic"`` or ``"bottleneck"``.
+        num_classes: Outputs.
+        stem: ``"imagenet"`` (7x7 convolution and max pooling, stride 4) or ``"cifar"`` (3x3
+            convolution, stride 1).
+        in_channels: Channels of the image.
+        strided_conv1: Keep the stride of the first convolution of an ImageNet stem, as the paper's
+            standard-shift setting may; not shift-equivariant.
+        output_stride: Replace the stride of late stages by dilation, so that the total stride is
+            this.
+
+    Shape:
+        ``(B, in_channels, H, W)`` to ``(B, num_classes)``; with circular padding ``H`` and ``W``
+        must be multiples of ``required_multiple``.
+    """
+
+    def __init__(
+        self,
+        spec: Sampling,
+        depths: Sequence[int],
+        widths: Sequence[int] = (64, 128, 256, 512),
+        block: str = "basic",
+        num_classes: int = 1000,
+        stem: str = "imagenet",
+        *,
+        in_channels: int = 3,
+        strided_conv1: bool = False,
+        output_stride: int | None = None,
+    ) -> None:
+        super().__init__()
+        check_choice("ResNet", "stem", stem, STEMS)
+        check_choice("ResNet", "block", block, tuple(BLOCKS))
+        check_positive("ResNet", num_classes=num_classes, in_channels=in_channels)
+        if len(depths) != len(widths) or not depths:
+            raise ValueError(
+                f"ResNet: depths and widths need one number per stage, got {tuple(depths)} and"
+                f" {tuple(widths)}."
+            )
+        if spec.dim != 2:
+            raise ValueError(f"ResNet: works on images, got a Sampling with dim={spec.dim}.")
+        strides = _stage_strides(len(depths), 4 if stem == "imagenet" else 1, output_stride)
+        conv1_samples = stem == "imagenet" and not strided_conv1
+        num_layers = conv1_samples + (stem == "imagenet") + sum(s > 1 for s, _ in strides)
+        specs = iter(spec.per_layer(num_layers))
+        self.spec, self.stem, self.in_channels = spec, stem, in_channels
+        self._build_stem(widths[0], specs, conv1_samples)
+        self.stage_channels = [width * BLOCKS[block].expansion for width in widths]
+        channels = widths[0]
+        for number, (depth, width) in enumerate(zip(depths, widths, strict=True), start=1):
+            stage = _stage(channels, width, depth, block, strides[number - 1], specs, spec)
+            self.add_module(f"layer{number}", stage)
+            channels = self.stage_channels[number - 1]
+        self.avgpool, self.fc = GlobalAvgPool(), nn.Linear(channels, num_classes)
+        initialize(self)
+
+    def _build_stem(self, width: int, specs: Iterator[Sampling], conv1_samples: bool) -> None:
+        mode = self.spec.padding_mode
+        self.conv1_down = self.maxpool_down = None
+        if self.stem == "cifar":
+            self.conv1 = same_conv(self.in_channels, width, 3, mode)
+        else:
+            first = next(specs).replace(antialias=None) if conv1_samples else None
+            plain = first is None or first.is_plain
+            self.conv1 = same_conv(self.in_channels, width, 7, mode, stride=2 if plain else 1)
+            if first is not None and not plain:
+                self.conv1_down = first.down(width)
+            second = next(specs)
+            self.maxpool_down = None if second.is_plain else second.down(width)
+        self.bn1 = nn.BatchNorm2d(width)
+
+    @property
+    def stages(self) -> list[nn.Module]:
+        """The stages ``layer1``, ``layer2``, ..."""
+        return [self.get_submodule(f"layer{i + 1}") for i in range(len(self.stage_channels))]
+
+    @property
+    def required_multiple(self) -> int:
+        """What every image size must be a multiple of."""
+        if self.spec.padding_mode != "circular":
+            return 1
+        total = 4 if self.stem == "imagenet" else 1
+        for stage in self.stages:
+            total *= stage[0].stride  # type: ignore[index]
+        return total
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.avgpool(self.features(x)[-1].x))
+
+    def features(self, x: Tensor) -> list[Feature]:
+        """Return the map of every stage, with its phases and strides."""
+        check_image("ResNet", x, self.in_channels, self.required_multiple)
+        x, steps = self._stem(x)
+        found = []
+        for stage in self.stages:
+            for block in stage:  # type: ignore[attr-defined]
+                x, step = block(x)
+                steps = steps if step is None else (*steps, step)
+            found.append(Feature(x, steps))
+        return found
+
+    def _stem(self, x: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
+        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        if self.stem == "cifar":
+            return y, ()
+        y, first = sample(self.conv1_down, y, x, 2)
+        mode = self.spec.padding_mode
+        if self.maxpool_down is None:
+            inside = mode == "zeros"  # torch pads by itself
+            wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)
+            pooled = F.max_pool2d(wide, 3, 2, padding=int(inside))
+        else:
+            pooled = F.max_pool2d(pad(y, ((0, 1), (0, 1)), mode), 2, 1)
+        pooled, second = sample(self.maxpool_down, pooled, y, 2)
+        return pooled, (first, second)
+
+
+def _stage_strides(
+    num_stages: int, stem_stride: int, output_stride: int | None
+) -> list[tuple[int, int]]:
+    """Return (stride, dilation) of each stage; dilation takes over at ``output_stride``."""
+    total, dilation, strides = stem_stride, 1, [(1, 1)]
+    for _ in range(num_stages - 1):
+        if output_stride is None or total < output_stride:
+            total *= 2
+            strides.append((2, dilation))
+        else:
+            dilation *= 2
+            strides.append((1, dilation))
+    if output_stride is not None and total != output_stride:
+        allowed = ", ".join(str(stem_stride * 2**i) for i in range(num_stages))
+        raise ValueError(
+            f"ResNet: output_stride must be one of {allowed} for this stem and number of stages,"
+            f" got {output_stride!r}."
+        )
+    return strides
+
+
+def _stage(
+    in_channels: int,
+    channels: int,
+    depth: int,
+    block: str,
+    sampling: tuple[int, int],
+    specs: Iterator[Sampling],
+    spec: Sampling,
+) -> nn.Sequential:
+    """Build one stage; as in torchvision, its first block has the dilation of the stage before."""
+    stride, dilation = sampling
+    before = max(dilation // 2, 1) if stride == 1 else dilation
+    kind = BLOCKS[block]
+    first = kind(in_channels, channels, stride, before, next(specs) if stride > 1 else spec)
+    wide = channels * kind.expansion
+    rest = [kind(wide, channels, 1, dilation, spec) for _ in range(depth - 1)]
+    return nn.Sequential(first, *rest)
+
+
+def initialize(model: nn.Module) -> None:
+    """Initialize the trunk as torchvision does; selectors and filters keep their own start."""
+    for module in model.modules():
+        if isinstance(module, SameConv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+def _build(
+    name: str,
+    depths: tuple[int, ...],
+    block: str,
+    spec: Sampling,
+    num_classes: int,
+    stem: str,
+    weights: Weights,
+    options: dict[str, Any],
+) -> ResNet:
+    model = ResNet(spec, depths, block=block, num_classes=num_classes, stem=stem, **options)
+    return load_weights(model, weights, name)
+
+
+@saveable
+def resnet18(
+    spec: Sampling,
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    weights: Weights = None,
+    **options: Any,
+) -> ResNet:
+    """Build a ResNet-18.
+
+    Args:
+        spec: How to sample.
+        num_classes: Outputs.
+        stem: ``"imagenet"`` or ``"cifar"``.
+        weights: ``"torchvision"`` downloads its ImageNet weights; or a state dict with torchvision's
+            names, or the path of one. Selectors and filters stay at their start, and so does the
+            last layer if ``num_classes`` differs.
+        options: Further arguments of :class:`ResNet`.
+
+    Example:
+        >>> model = resnet18(Sampling("lps", hidden="eighth"), num_classes=10, stem="cifar").eval()
+        >>> x = torch.randn(1, 3, 32, 32)
+        >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
+        True
+    """
+    return _build("resnet18", (2, 2, 2, 2), "basic", spec, num_classes, stem, weights, options)
+
+
+@saveable
+def resnet34(
+    spec: Sampling,
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    weights: Weights = None,
+    **options: Any,
+) -> ResNet:
+    """Build a ResNet-34; arguments as for :func:`resnet18`."""
+    return _build("resnet34", (3, 4, 6, 3), "basic", spec, num_classes, stem, weights, options)
+
+
+@saveable
+def resnet50(
+    spec: Sampling,
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    weights: Weights = None,
+    **options: Any,
+) -> ResNet:
+    """Build a ResNet-50; arguments as for :func:`resnet18`."""
+    return _build("resnet50", (3, 4, 6, 3), "bottleneck", spec, num_classes, stem, weights, options)
+
+
+@saveable
+def resnet101(
+    spec: Sampling,
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    weights: Weights = None,
+    **options: Any,
+) -> ResNet:
+    """Build a ResNet-101; arguments as for :func:`resnet18`."""
+    return _build("resnet101", (3, 4, 23, 3), "bottleneck", spec, num_classes, stem, weights, options)
+
+
+@saveable
+def resnet152(
+    spec: Sampling,
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    weights: Weights = None,
+    **options: Any,
+) -> ResNet:
+    """Build a ResNet-152; arguments as for :func:`resnet18`."""
+    return _build("resnet152", (3, 8, 36, 3), "bottleneck", spec, num_classes, stem, weights, options)
+
+
+@saveable
+def resnet(
+    spec: Sampling,
+    depths: Sequence[int],
+    widths: Sequence[int],
+    block: str = "basic",
+    num_classes: int = 1000,
+    stem: str = "imagenet",
+    **options: Any,
+) -> ResNet:
+    """Build a residual network of any depth and width; arguments as for :class:`ResNet`.
+
+    Example:
+        >>> small = resnet(Sampling("aps"), (1, 1, 1), (16, 32, 64), num_classes=10, stem="cifar")
+        >>> small.required_multiple
+        4
+    """
+    return ResNet(spec, depths, widths, block, num_classes, stem, **options)
