@@ -4,7 +4,7 @@ from helpers import all_shifts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trueshift.shifts import circular_shift
+from trueshift.shifts import circular_shift, common_region, standard_shift
 
 
 def test_content_moves_towards_higher_indices():
@@ -70,3 +70,63 @@ def test_the_number_of_offsets_must_fit(offsets):
     message = rf"pass one offset per spatial axis, got {len(offsets)} offsets for .* \(4, 5\)"
     with pytest.raises(ValueError, match=message):
         circular_shift(torch.zeros(4, 5), *offsets)
+
+
+@pytest.mark.parametrize("sizes", [(9, 7), (8, 11)])
+def test_a_standard_shift_is_a_circular_one_seen_through_the_centre(sizes, generator):
+    x = torch.randn(2, 3, *sizes, generator=generator)
+    size = (sizes[0] - 4, sizes[1] - 4)
+    for dy in range(-2, 3):
+        for dx in range(-2, 3):
+            seen = standard_shift(x, size, dy, dx)
+            moved = circular_shift(x, dy, dx)[..., 2:-2, 2:-2]
+            assert torch.equal(seen, moved)
+
+
+def test_256_seen_through_224_moves_by_16_either_way():
+    x = torch.zeros(1, 256, 256)
+    for offset in (-16, 16):
+        assert standard_shift(x, 224, offset, -offset).shape == (1, 224, 224)
+    with pytest.raises(ValueError, match=r"moved by \(0, 17\) leaves the image .* at least 258"):
+        standard_shift(x, 224, 0, 17)
+    with pytest.raises(ValueError, match=r"moved by \(-17, 0\) leaves the image .* at least 257"):
+        standard_shift(x, 224, -17, 0)
+    assert standard_shift(torch.zeros(257, 257), 224, -17, 0).shape == (224, 224)
+    assert standard_shift(torch.zeros(258, 258), 224, 0, 17).shape == (224, 224)
+
+
+@pytest.mark.parametrize(
+    ("size", "offsets", "message"),
+    [
+        (3, (), "one offset per spatial axis, got 0"),
+        (3, (0, 0, 0), "one offset per spatial axis, got 3"),
+        ((3, 3, 3), (0, 0), "size must be an integer >= 1, or one per axis"),
+        (0, (0, 0), "size must be an integer >= 1, or one per axis, got 0 for 2 axes"),
+        (9, (0, 0), r"a crop of \(9, 9\) moved by \(0, 0\) leaves the image of size \(8, 8\)"),
+    ],
+)
+def test_standard_shifts_that_cannot_be_are_refused(size, offsets, message):
+    with pytest.raises(ValueError, match=message):
+        standard_shift(torch.zeros(8, 8), size, *offsets)
+
+
+@given(*[st.integers(-3, 3)] * 4)
+def test_the_common_region_shows_the_same_content_and_all_of_it(dy, dx, ey, ex):
+    x = torch.arange(2 * 12 * 13).view(2, 12, 13)
+    a, b = standard_shift(x, (6, 7), dy, dx), standard_shift(x, (6, 7), ey, ex)
+    common_a, common_b = common_region(a, b, (dy, dx), (ey, ex))
+    assert torch.equal(common_a, common_b)
+    both = set(a.flatten().tolist()) & set(b.flatten().tolist())
+    assert set(common_a.flatten().tolist()) == both
+
+
+def test_windows_that_do_not_meet_have_nothing_in_common():
+    a, b = common_region(torch.zeros(2, 4, 4), torch.zeros(2, 4, 4), (9, 0), (0, 0))
+    assert a.shape == b.shape == (2, 0, 4)
+
+
+def test_the_common_region_needs_equal_sizes():
+    with pytest.raises(ValueError, match="same spatial sizes and one offset per axis"):
+        common_region(torch.zeros(4, 4), torch.zeros(4, 5), (0, 0), (0, 0))
+    with pytest.raises(ValueError, match="same spatial sizes and one offset per axis"):
+        common_region(torch.zeros(4, 4), torch.zeros(4, 4), (0, 0), (0,))
