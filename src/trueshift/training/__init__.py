@@ -1,0 +1,30 @@
+"""Train and test networks with Lightning: modules, schedules, results."""
+
+from trueshift._torchvision import import_torchvision
+
+import_torchvision()  # before Lightning, which imports it
+
+from trueshift.training.classifier import Classifier  # noqa: E402
+from trueshift.training.optim import MultiStep, OneCycle, Poly, parameter_groups  # noqa: E402
+from trueshift.training.randomness import StepSeeds  # noqa: E402
+from trueshift.training.segmenter import Segmenter  # noqa: E402
+from trueshift.training.tau import (  # noqa: E402
+    MultiRateLinear,
+    StepDecay,
+    TauSchedule,
+    set_rules,
+)
+
+__all__ = [
+    "Classifier",
+    "MultiRateLinear",
+    "MultiStep",
+    "OneCycle",
+    "Poly",
+    "Segmenter",
+    "StepDecay",
+    "StepSeeds",
+    "TauSchedule",
+    "parameter_groups",
+    "set_rules",
+]

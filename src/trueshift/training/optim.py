@@ -1,0 +1,151 @@
+"""Optimizer and learning rate: parameter groups, schedules as functions of the epoch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from trueshift._validate import check_positive
+from trueshift.layers.selectors import ConvSelector
+
+
+@dataclass(frozen=True)
+class MultiStep:
+    """Multiply the learning rate by ``factor`` at every milestone.
+
+    Args:
+        milestones: Numbers of epochs after which the rate falls.
+        factor: What the rate is multiplied with.
+
+    Example:
+        >>> [MultiStep((30, 60))(epoch, 90) for epoch in (0, 30)]
+        [1.0, 0.1]
+    """
+
+    milestones: Sequence[int]
+    factor: float = 0.1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "milestones", tuple(self.milestones))  # YAML has only lists
+        if list(self.milestones) != sorted(set(self.milestones)):
+            raise ValueError(f"MultiStep: milestones must increase, got {self.milestones}.")
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        """Return the factor of the rate after ``epoch`` of ``epochs``."""
+        return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
+
+
+@dataclass(frozen=True)
+class Poly:
+    """Let the learning rate fall to 0 as ``(1 - epoch / epochs) ** power``.
+
+    Args:
+        power: 0.9 in the usual set-up of DeepLab.
+    """
+
+    power: float
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        """Return the factor of the rate after ``epoch`` of ``epochs``."""
+        return float(max(0.0, 1 - epoch / epochs) ** self.power)
+
+
+@dataclass(frozen=True)
+class OneCycle:
+    """Let the learning rate rise and fall once.
+
+    Args:
+        peak: Share of all epochs after which the rate is highest.
+        shape: ``"linear"`` (a triangle) or ``"cosine"``.
+    """
+
+    peak: float
+    shape: str = "linear"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.peak < 1 or self.shape not in ("linear", "cosine"):
+            raise ValueError(
+                "OneCycle: peak must lie in [0, 1) and shape be 'linear' or 'cosine', got"
+                f" peak={self.peak}, shape={self.shape!r}."
+            )
+
+    def __call__(self, epoch: float, epochs: float) -> float:
+        """Return the factor of the rate after ``epoch`` of ``epochs``."""
+        share = min(epoch / epochs, 1.0)
+        rising = share < self.peak
+        height = share / self.peak if rising else (1 - share) / (1 - self.peak)
+        return height if self.shape == "linear" else (1 - math.cos(math.pi * height)) / 2
+
+
+Schedule = MultiStep | Poly | OneCycle
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Split parameters into those that decay and those of learned selectors, which do not.
+
+    Without decay on selectors their logits stay apart, which is what makes the choice stable
+    (paper appendix, optimization parameters). The weights of adaptive filters do decay.
+
+    Args:
+        model: Any network.
+        weight_decay: Decay of everything but the selectors.
+
+    Returns:
+        Groups for a torch optimizer; the second one only if there are selectors.
+    """
+    exempt = {
+        parameter
+        for module in model.modules()
+        if isinstance(module, ConvSelector)
+        for parameter in module.parameters()
+    }
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    decayed = [parameter for parameter in trained if parameter not in exempt]
+    selectors = [parameter for parameter in trained if parameter in exempt]
+    groups = [{"params": decayed, "weight_decay": weight_decay}]
+    return [*groups, {"params": selectors, "weight_decay": 0.0}] if selectors else groups
+
+
+def rate_factor(
+    schedule: Schedule | None, warmup_epochs: int, steps_per_epoch: int, epochs: float
+) -> Callable[[int], float]:
+    """Return the factor of the learning rate as a function of the optimizer step.
+
+    Args:
+        schedule: ``None`` keeps the rate.
+        warmup_epochs: Epochs over which the rate first rises linearly, step by step.
+        steps_per_epoch: Optimizer steps of an epoch.
+        epochs: All epochs of the run.
+    """
+    check_positive("rate_factor", steps_per_epoch=steps_per_epoch)
+
+    def factor(step: int) -> float:
+        main = 1.0 if schedule is None else schedule(step / steps_per_epoch, epochs)
+        warm = (step + 1) / (warmup_epochs * steps_per_epoch) if warmup_epochs else 1.0
+        return main * min(1.0, warm)
+
+    return factor
+
+
+def sgd(
+    model: nn.Module,
+    lr: float,
+    momentum: float,
+    weight_decay: float,
+    nesterov: bool,
+    factor: Callable[[int], float],
+) -> dict[str, Any]:
+    """Build SGD and its schedule in the form that Lightning's ``configure_optimizers`` returns."""
+    optimizer = torch.optim.SGD(
+        parameter_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov
+    )
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return {
+        "optimizer": optimizer,
+        "lr_scheduler": {"scheduler": scheduler, "interval": "step", "name": "lr"},
+    }

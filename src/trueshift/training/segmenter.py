@@ -1,0 +1,173 @@
+"""Train and test a segmenter."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.trainer.states import TrainerFn
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassJaccardIndex
+
+from trueshift import models
+from trueshift.metrics import MaskCircularConsistency, MaskShiftConsistency
+from trueshift.shifts import circular_shift
+from trueshift.training.module import NetworkModule, NumPairs
+from trueshift.training.randomness import step_seed
+from trueshift.training.timing import BatchTimes
+
+IGNORE = 255
+Batch = tuple[Any, Any]
+
+
+class Segmenter(NetworkModule):
+    """Semantic segmentation with cross-entropy; pixels labelled 255 do not count.
+
+    Validation logs mIoU; a test also measures circular consistency (mASCC), standard consistency
+    (mASSC) and whether the output for a circular shift is bitwise the shifted output. All are
+    fractions. In validation and test, images of any size, also lists of images of several sizes,
+    are first extended to the next multiple that the network takes; the new pixels are not labelled.
+    Circular shifts are then shifts of the extended image.
+
+    Args:
+        backbone: A checkpoint of a :class:`Classifier`, or a file of ``trueshift.save``, whose
+            network the training starts from, with its tau.
+        num_pairs: Pairs of shifts per image that consistency compares, or ``"all"``; 5 in the
+            paper.
+        **options: Other arguments of :class:`NetworkModule`.
+    """
+
+    def __init__(
+        self, backbone: str | None = None, num_pairs: NumPairs = 5, **options: Any
+    ) -> None:
+        super().__init__(num_pairs=num_pairs, **options)
+        self.save_hyperparameters({"backbone": backbone})
+        self.val_miou, self.test_miou = self._miou(), self._miou()
+        self.consistency = self.build_consistency(MaskCircularConsistency)
+        self.shift_consistency = self.build_consistency(MaskShiftConsistency)
+        self.bitwise_equal = MeanMetric()
+        self.times = BatchTimes()
+
+    def setup(self, stage: str) -> None:
+        fresh = stage == TrainerFn.FITTING and self.trainer.ckpt_path is None
+        if fresh and self.hparams["backbone"] is not None:
+            load_backbone(self.network.backbone, self.hparams["backbone"])  # type: ignore[arg-type]
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        images, target = batch
+        loss = self._loss(self(images), target)
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        every = self.hparams["consistency_every"]
+        for images, target in self._by_size(batch):
+            logits = self(images)
+            self.val_miou.update(logits, target)
+            self.log("val/loss", self._loss(logits, target), sync_dist=True, batch_size=len(images))
+            if every and (self.current_epoch + 1) % every == 0:
+                self.consistency.update(self, images, target)
+        self.log("val/miou", self.val_miou, prog_bar=True, on_epoch=True)
+        if every and (self.current_epoch + 1) % every == 0:
+            self.log("val/circular_consistency", self.consistency, on_epoch=True)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        generator = torch.Generator().manual_seed(step_seed(self.global_rank, batch_idx))
+        for images, target in self._by_size(batch):
+            with self.times.measure(images):
+                logits = self(images)
+            self.test_miou.update(logits, target)
+            self.consistency.update(self, images, target)
+            self.shift_consistency.size = self._window(images)
+            self.shift_consistency.update(self, images, target)
+            high = self.hparams["max_shift"] + 1
+            shift = torch.randint(1, high, (2,), generator=generator).tolist()
+            moved = self(circular_shift(images, *shift))
+            equal = (moved == circular_shift(logits, *shift)).flatten(1).all(1)
+            self.bitwise_equal.update(equal)
+        self.log("test/miou", self.test_miou, on_epoch=True)
+        self.log("test/circular_consistency", self.consistency, on_epoch=True)
+        self.log("test/shift_consistency", self.shift_consistency, on_epoch=True)
+        self.log("test/bitwise_equal", self.bitwise_equal, on_epoch=True)
+
+    def predict_step(self, batch: Any, batch_idx: int) -> dict[str, list[Tensor]]:
+        images = batch[0] if isinstance(batch, list | tuple) else batch
+        masks = []
+        for image in images:
+            height, width = image.shape[-2:]
+            logits = self(extend(image[None], self._multiple, 0.0))
+            masks.append(logits[0, :, :height, :width].argmax(0).to(torch.uint8))
+        return {"mask": masks}
+
+    @property
+    def _multiple(self) -> int:
+        return int(self.network.required_multiple)  # type: ignore[arg-type]
+
+    def _by_size(self, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+        """Split into groups of one size each, extended to what the network takes."""
+        images, target = batch
+        if isinstance(images, Tensor):
+            groups = [(images, target)]
+        else:
+            groups = [(x[None], y[None]) for x, y in zip(images, target, strict=True)]
+        return [
+            (extend(x, self._multiple, 0.0), extend(y, self._multiple, IGNORE)) for x, y in groups
+        ]
+
+    def _window(self, images: Tensor) -> tuple[int, ...]:
+        """Return the largest window that every shift leaves inside the image."""
+        room = [size - self.hparams["max_shift"] for size in images.shape[-2:]]
+        return tuple(size - size % self._multiple if size > 0 else 1 for size in room)
+
+    def _loss(self, logits: Tensor, target: Tensor) -> Tensor:
+        return F.cross_entropy(logits, target.long(), ignore_index=IGNORE)
+
+    def _miou(self) -> MulticlassJaccardIndex:
+        return MulticlassJaccardIndex(self.hparams["num_classes"], ignore_index=IGNORE)
+
+
+def extend(x: Tensor, multiple: int, value: float) -> Tensor:
+    """Extend maps ``(..., H, W)`` at the right and below to the next multiple.
+
+    Example:
+        >>> extend(torch.ones(1, 5, 8), 4, 0.0).shape
+        torch.Size([1, 8, 8])
+    """
+    height, width = x.shape[-2:]
+    return F.pad(x, (0, -width % multiple, 0, -height % multiple), value=value)
+
+
+def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
+    """Load the network of a classifier into the backbone of a segmenter, tau included.
+
+    What only the classifier has is left out: its last layer, and selectors of down-samplings that
+    dilation replaces here.
+
+    Args:
+        backbone: The network to load into, changed in place.
+        path: A checkpoint of :class:`Classifier`, or a ``.safetensors`` of ``trueshift.save``.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"Segmenter: no backbone at {path}. Train one with `trueshift fit` on an ImageNet"
+            " recipe, or leave backbone out to start from scratch."
+        )
+    if path.suffix == ".safetensors":
+        state = models.load(path).state_dict()
+    else:
+        saved = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
+        prefix = "network."
+        state = {k.removeprefix(prefix): v for k, v in saved.items() if k.startswith(prefix)}
+    own = backbone.state_dict()
+    missing = [key for key in own if key not in state]
+    if missing:
+        raise ValueError(
+            f"Segmenter: {path} is not of the same network as the backbone: it lacks {missing[:5]}"
+            f" ({len(missing)} in all). Use a checkpoint of the same recipe row."
+        )
+    backbone.load_state_dict({key: state[key] for key in own})

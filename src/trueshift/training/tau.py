@@ -1,0 +1,168 @@
+"""Temperature of the learned selectors over the epochs (paper appendix, tau schedules)."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import nn
+
+from trueshift._validate import check_choice, check_positive
+from trueshift.layers.selectors import TEST_RULES, TRAIN_RULES, ConvSelector, set_tau
+
+BACKBONE = "backbone"
+
+
+@dataclass(frozen=True)
+class StepDecay:
+    """Multiply tau by ``factor`` every few epochs, down to ``minimum`` (the paper's CIFAR-10).
+
+    Args:
+        initial: tau of the first epochs.
+        every: Epochs between two steps.
+        factor: What tau is multiplied with.
+        minimum: What tau never falls below.
+
+    Example:
+        >>> [StepDecay()(epoch) for epoch in (1, 10, 11)]
+        [1.0, 1.0, 0.85]
+    """
+
+    initial: float = 1.0
+    every: int = 10
+    factor: float = 0.85
+    minimum: float = 0.025
+
+    def __post_init__(self) -> None:
+        check_positive("StepDecay", every=self.every)
+        if not 0 < self.factor < 1 or not 0 < self.minimum <= self.initial:
+            raise ValueError(
+                "StepDecay: factor must lie between 0 and 1 and minimum between 0 and initial, got"
+                f" {self}."
+            )
+
+    def __call__(self, epoch: int, backbone: float | None = None) -> float:
+        """Return tau of an epoch, counted from 1."""
+        tau = self.initial
+        for _ in range((epoch - 1) // self.every):
+            tau = max(self.factor * tau, self.minimum)
+        return tau
+
+
+@dataclass(frozen=True)
+class MultiRateLinear:
+    """Draw straight lines through (epoch, tau) points (the paper's ImageNet and segmentation).
+
+    Args:
+        points: Pairs of an epoch, counted from 1, and tau; tau is held after the last. The first
+            tau may be ``"backbone"``: the one that the loaded selectors have when training starts.
+        softmax_from: Epoch from which selectors use a plain softmax, in training and in testing
+            (the paper's standard-shift setting: the last 28 epochs).
+
+    Example:
+        >>> MultiRateLinear(((1, 1.0), (3, 0.5)))(2)
+        0.75
+    """
+
+    points: Sequence[tuple[int, float | str]]
+    softmax_from: int | None = None
+
+    def __post_init__(self) -> None:
+        points = tuple((epoch, tau) for epoch, tau in self.points)  # YAML has only lists
+        object.__setattr__(self, "points", points)
+        epochs = [epoch for epoch, _ in points]
+        if not points or epochs[0] != 1 or any(b <= a for a, b in itertools.pairwise(epochs)):
+            raise ValueError(
+                f"MultiRateLinear: epochs must start at 1 and increase, got points={points}."
+            )
+        for number, (_, tau) in enumerate(points):
+            named = number == 0 and tau == BACKBONE
+            if not named and (isinstance(tau, str) or tau <= 0):
+                raise ValueError(
+                    "MultiRateLinear: tau must be a positive number, or 'backbone' in the first"
+                    f" point, got points={points}."
+                )
+
+    def __call__(self, epoch: int, backbone: float | None = None) -> float:
+        """Return tau of an epoch, counted from 1; ``backbone`` is what its name stands for."""
+        points = [(e, self._number(tau, backbone)) for e, tau in self.points]
+        for (start, high), (end, low) in itertools.pairwise(points):
+            if epoch < end:
+                return high + (low - high) * (epoch - start) / (end - start)
+        return points[-1][1]
+
+    def _number(self, tau: float | str, backbone: float | None) -> float:
+        if tau != BACKBONE:
+            return float(tau)
+        if backbone is None:
+            raise ValueError("MultiRateLinear: the first point is 'backbone', pass its tau.")
+        return backbone
+
+
+Tau = StepDecay | MultiRateLinear
+
+
+def selectors(model: nn.Module) -> list[ConvSelector]:
+    """Return the learned selectors of a network."""
+    return [module for module in model.modules() if isinstance(module, ConvSelector)]
+
+
+def set_rules(network: nn.Module, train_rule: str, test_rule: str) -> None:
+    """Let every learned selector choose by other rules, and note it where the network was built.
+
+    Args:
+        network: The network, changed in place.
+        train_rule: ``"gumbel"`` or ``"softmax"``.
+        test_rule: ``"argmax"`` or ``"softmax"``.
+    """
+    check_choice("set_rules", "train_rule", train_rule, TRAIN_RULES)
+    check_choice("set_rules", "test_rule", test_rule, TEST_RULES)
+    for selector in selectors(network):
+        selector.train_rule, selector.test_rule = train_rule, test_rule
+    origin: Any = getattr(network, "origin", None)
+    if origin is not None:  # so that a saved file builds the network that was trained
+        spec = origin.arguments["spec"].replace(train_rule=train_rule, test_rule=test_rule)
+        arguments = {**origin.arguments, "spec": spec}
+        network.origin = dataclasses.replace(origin, arguments=arguments)
+
+
+class TauSchedule(Callback):
+    """Set tau of every learned selector at the start of each epoch.
+
+    tau is a buffer, so it is in every checkpoint; which value an epoch has depends on the epoch
+    only, so a resumed run goes on with the right one. A network without learned selectors is left
+    as it is.
+
+    Args:
+        schedule: tau as a function of the epoch.
+    """
+
+    def __init__(self, schedule: Tau) -> None:
+        self.schedule = schedule
+        self.backbone: float | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        found = selectors(pl_module)
+        if self.backbone is None and found:
+            self.backbone = float(found[0].tau)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not selectors(pl_module):
+            return
+        epoch = trainer.current_epoch + 1
+        tau = self.schedule(epoch, self.backbone)
+        set_tau(pl_module, tau)
+        pl_module.log("tau", tau)
+        softmax_from = getattr(self.schedule, "softmax_from", None)
+        if softmax_from is not None and epoch >= softmax_from:
+            set_rules(cast(nn.Module, pl_module.network), "softmax", "softmax")
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"backbone": self.backbone}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.backbone = state_dict["backbone"]

@@ -1,0 +1,83 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.training import MultiStep, OneCycle, Poly, parameter_groups
+from trueshift.training.optim import rate_factor, sgd
+
+
+def test_everything_decays_but_the_selectors():
+    spec = ts.Sampling("lps", "adapt3", hidden=2)
+    network = ts.models.resnet(spec, (1, 1), (8, 16), num_classes=2, stem="cifar")
+    decayed, exempt = parameter_groups(network, 1e-4)
+    names = {id(p): name for name, p in network.named_parameters()}
+    assert decayed["weight_decay"] == 1e-4
+    assert exempt["weight_decay"] == 0
+    assert {names[id(p)].split(".selector.")[1] for p in exempt["params"]} == {
+        "conv1.weight",
+        "conv1.bias",
+        "conv2.weight",
+        "conv2.bias",
+    }
+    assert any("antialias" in names[id(p)] for p in decayed["params"])  # DDAC decays
+    assert any("bn1" in names[id(p)] for p in decayed["params"])
+    assert len(decayed["params"]) + len(exempt["params"]) == len(names)
+
+
+def test_no_second_group_without_selectors():
+    assert len(parameter_groups(nn.Linear(2, 2), 0.1)) == 1
+
+
+def test_frozen_parameters_are_left_out():
+    layer = nn.Linear(2, 2)
+    layer.bias.requires_grad_(False)
+    assert parameter_groups(layer, 0.1)[0]["params"] == [layer.weight]
+
+
+def test_multi_step_is_torchs():
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=1.0)
+    theirs = torch.optim.lr_scheduler.MultiStepLR(optimizer, [3, 5], 0.1)
+    for epoch in range(7):
+        assert MultiStep((3, 5))(epoch, 7) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        theirs.step()
+
+
+def test_poly_and_one_cycle():
+    assert [Poly(0.9)(e, 10) for e in (0, 10, 11)] == [1, 0, 0]
+    assert Poly(0.9)(5, 10) == pytest.approx(0.5**0.9)
+    triangle = OneCycle(0.25)
+    assert [triangle(e, 8) for e in (0, 1, 2, 5, 8)] == pytest.approx([0, 0.5, 1, 0.5, 0])
+    assert OneCycle(0.5, "cosine")(1, 4) == pytest.approx((1 - math.cos(math.pi / 2)) / 2)
+
+
+def test_warmup_rises_step_by_step_to_the_full_rate():
+    factor = rate_factor(MultiStep((30, 60)), 5, steps_per_epoch=10, epochs=90)
+    assert [factor(step) for step in (0, 24, 49, 50)] == pytest.approx([0.02, 0.5, 1, 1])
+    assert factor(300) == pytest.approx(0.1)
+    assert rate_factor(None, 0, 10, 1)(7) == 1
+
+
+def test_sgd_has_the_arguments():
+    built = sgd(nn.Linear(1, 1), 0.1, 0.9, 1e-4, True, lambda step: 0.5)
+    group = built["optimizer"].param_groups[0]
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.9, 1e-4)
+    assert group["nesterov"]
+    assert built["lr_scheduler"]["interval"] == "step"
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (lambda: MultiStep((5, 3)), "increase"),
+        (lambda: OneCycle(1.0), "peak"),
+        (lambda: OneCycle(0.5, "square"), "shape"),
+    ],
+)
+def test_wrong_schedules(build, match):
+    with pytest.raises(ValueError, match=match):
+        build()
