@@ -2,16 +2,19 @@
 
 import pytest
 import torch
+from authors import GOLDEN, KEYS, authors_state
 
 import trueshift as ts
 from trueshift._torchvision import import_torchvision
 from trueshift.models import load_authors_checkpoint
 
-from authors import GOLDEN, KEYS, authors_state
-
 SPECS = {
     "resnet18_cifar_lps": ("resnet18", "cifar", ts.Sampling("lps")),
-    "resnet18_cifar_lps_c8_lpf3": ("resnet18", "cifar", ts.Sampling("lps", "tri3", hidden="eighth")),
+    "resnet18_cifar_lps_c8_lpf3": (
+        "resnet18",
+        "cifar",
+        ts.Sampling("lps", "tri3", hidden="eighth"),
+    ),
     "resnet18_cifar_lps_ddac3": ("resnet18", "cifar", ts.Sampling("lps", "adapt3")),
     "resnet18_cifar_aps_lpf3": ("resnet18", "cifar", ts.Sampling("aps", "tri3")),
     "resnet18_cifar_decimation_lpf3": ("resnet18", "cifar", ts.Sampling("stride", "tri3")),
@@ -122,7 +125,9 @@ def test_a_checkpoint_file_is_read_without_unpickling(tmp_path):
 def test_checkpoints_that_do_not_fit_say_why():
     model = build("resnet18_cifar_lps")
     with pytest.raises(ValueError, match=r"does not fit ResNet.*shape \(16, 128, 3, 3\)"):
-        load_authors_checkpoint(model, _without_filters(authors_state("resnet18_cifar_lps_c8_lpf3")))
+        load_authors_checkpoint(
+            model, _without_filters(authors_state("resnet18_cifar_lps_c8_lpf3"))
+        )
     model = ts.models.resnet18(ts.Sampling("stride", "bin5"), num_classes=10, stem="cifar")
     with pytest.raises(ValueError, match=r"has 5 taps, the checkpoint 3"):
         load_authors_checkpoint(model, authors_state("resnet18_cifar_decimation_lpf3"))

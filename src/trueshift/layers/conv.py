@@ -21,7 +21,7 @@ class _Same:
     dilation: tuple[int, ...]
     kernel_size: tuple[int, ...]
     groups: int
-    padding_mode: str
+    padding_mode: Any
 
     def forward(self, x: Tensor) -> Tensor:
         widths = self.widths

@@ -81,7 +81,7 @@ class Sampling:
         elif isinstance(self.hidden, Sequence):
             object.__setattr__(self, "hidden", tuple(self.hidden))  # YAML and JSON have only lists
             for width in self.hidden:
-                check_positive("Sampling", hidden=width)
+                check_positive("Sampling", hidden=width)  # type: ignore[arg-type]
         else:
             check_positive("Sampling", hidden=self.hidden)
 

@@ -31,9 +31,7 @@ class PooledContext(nn.Sequential):
 
     def __init__(self, in_channels: int, channels: int, mode: str) -> None:
         conv = same_conv(in_channels, channels, 1, mode)
-        super().__init__(
-            GlobalAvgPool(), conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
-        )
+        super().__init__(GlobalAvgPool(), conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
 
     def forward(self, x: Tensor) -> Tensor:
         pool, conv, norm, relu = self
@@ -65,7 +63,7 @@ class ASPP(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Join the pyramid, brought up to stride 4, with low-level features, and classify each pixel."""
+    """Join the pyramid, brought up to stride 4, with low-level features; classify each pixel."""
 
     def __init__(
         self,
@@ -115,7 +113,7 @@ class DeepLabV3Plus(nn.Module):
         super().__init__()
         check_positive("DeepLabV3Plus", num_classes=num_classes)
         self.spec, self.backbone = spec, backbone
-        backbone.fc = nn.Identity()
+        backbone.fc = nn.Identity()  # type: ignore[assignment]
         strides = [stage[0].stride for stage in backbone.stages]  # type: ignore[index]
         num_steps = sum(stride > 1 for stride in strides)
         self.classifier = Decoder(

@@ -64,9 +64,7 @@ class Feature(NamedTuple):
         return total
 
 
-def sample(
-    down: nn.Module | None, x: Tensor, before: Tensor, stride: int
-) -> tuple[Tensor, Step]:
+def sample(down: nn.Module | None, x: Tensor, before: Tensor, stride: int) -> tuple[Tensor, Step]:
     """Down-sample ``x``, or note that the operation before did so by a plain stride.
 
     Args:

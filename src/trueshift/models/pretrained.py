@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from trueshift._torchvision import import_torchvision
 from trueshift.layers.antialias import Blur
 from trueshift.layers.selectors import ConvSelector
 from trueshift.models.saving import Origin
@@ -48,17 +49,20 @@ def read_state(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, 
     """Return a state dict, read from a file if need be; files are never unpickled."""
     if not isinstance(source, Mapping | str | os.PathLike):
         raise TypeError(f"weights must be a state dict or a path, got {type(source).__name__}.")
-    if not isinstance(source, Mapping):
-        path = Path(source)
-        if not path.is_file():
-            raise FileNotFoundError(f"no weights at {path}. Pass a file that torch.save wrote.")
-        source = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(source, Mapping):
-        raise TypeError(f"weights must be a state dict, the file holds {type(source).__name__}.")
+    found = source if isinstance(source, Mapping) else _read(Path(source))
     for key in ("state_dict", "model_state", "model"):
-        if isinstance(source.get(key), Mapping):
-            source = source[key]
-    return {key: value for key, value in source.items() if isinstance(value, Tensor)}
+        if isinstance(found.get(key), Mapping):
+            found = found[key]
+    return {key: value for key, value in found.items() if isinstance(value, Tensor)}
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"no weights at {path}. Pass a file that torch.save wrote.")
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{path} holds a {type(found).__name__}, not a state dict.")
+    return found
 
 
 def load_authors_checkpoint(
@@ -168,11 +172,5 @@ def _load(model: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
 
 
 def _download(name: str) -> dict[str, Tensor]:
-    try:
-        from torchvision.models import get_model_weights
-    except ImportError as error:
-        raise ImportError(
-            'weights="torchvision" needs torchvision: pip install "trueshift[train]".'
-        ) from error
-    weights = get_model_weights(name)
+    weights = import_torchvision().models.get_model_weights(name)
     return dict(weights["IMAGENET1K_V1"].get_state_dict(progress=True, check_hash=True))

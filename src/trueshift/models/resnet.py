@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -94,9 +93,7 @@ def _shortcut(
     return follow, nn.Sequential(project, nn.BatchNorm2d(out_channels))
 
 
-def _sample(
-    block: BasicBlock | Bottleneck, main: Tensor, x: Tensor
-) -> tuple[Tensor, Step | None]:
+def _sample(block: BasicBlock | Bottleneck, main: Tensor, x: Tensor) -> tuple[Tensor, Step | None]:
     return (main, None) if block.stride == 1 else sample(block.down, main, x, block.stride)
 
 
@@ -106,7 +103,10 @@ def _identity(block: BasicBlock | Bottleneck, x: Tensor, step: Step | None) -> T
     return x if block.downsample is None else block.downsample(x)
 
 
-BLOCKS = {"basic": BasicBlock, "bottleneck": Bottleneck}
+BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
+    "basic": BasicBlock,
+    "bottleneck": Bottleneck,
+}
 
 
 class ResNet(nn.Module):
@@ -207,19 +207,22 @@ class ResNet(nn.Module):
         return total
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.fc(self.avgpool(self.features(x)[-1].x))
+        for feature in self._features(x):
+            last = feature  # the maps before it need not be kept
+        return self.fc(self.avgpool(last.x))
 
     def features(self, x: Tensor) -> list[Feature]:
         """Return the map of every stage, with its phases and strides."""
+        return list(self._features(x))
+
+    def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet", x, self.in_channels, self.required_multiple)
         x, steps = self._stem(x)
-        found = []
         for stage in self.stages:
             for block in stage:  # type: ignore[attr-defined]
                 x, step = block(x)
                 steps = steps if step is None else (*steps, step)
-            found.append(Feature(x, steps))
-        return found
+            yield Feature(x, steps)
 
     def _stem(self, x: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
         y = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -312,13 +315,14 @@ def resnet18(
         spec: How to sample.
         num_classes: Outputs.
         stem: ``"imagenet"`` or ``"cifar"``.
-        weights: ``"torchvision"`` downloads its ImageNet weights; or a state dict with torchvision's
-            names, or the path of one. Selectors and filters stay at their start, and so does the
-            last layer if ``num_classes`` differs.
+        weights: ``"torchvision"`` downloads its ImageNet weights; or a state dict with
+            torchvision's names, or the path of one. Selectors and filters stay at their start, and
+            so does the last layer if ``num_classes`` differs.
         options: Further arguments of :class:`ResNet`.
 
     Example:
         >>> model = resnet18(Sampling("lps", hidden="eighth"), num_classes=10, stem="cifar").eval()
+        >>> import torch
         >>> x = torch.randn(1, 3, 32, 32)
         >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
         True
@@ -359,7 +363,9 @@ def resnet101(
     **options: Any,
 ) -> ResNet:
     """Build a ResNet-101; arguments as for :func:`resnet18`."""
-    return _build("resnet101", (3, 4, 23, 3), "bottleneck", spec, num_classes, stem, weights, options)
+    return _build(
+        "resnet101", (3, 4, 23, 3), "bottleneck", spec, num_classes, stem, weights, options
+    )
 
 
 @saveable
@@ -371,7 +377,9 @@ def resnet152(
     **options: Any,
 ) -> ResNet:
     """Build a ResNet-152; arguments as for :func:`resnet18`."""
-    return _build("resnet152", (3, 8, 36, 3), "bottleneck", spec, num_classes, stem, weights, options)
+    return _build(
+        "resnet152", (3, 8, 36, 3), "bottleneck", spec, num_classes, stem, weights, options
+    )
 
 
 @saveable

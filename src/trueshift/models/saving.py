@@ -104,13 +104,13 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
         raise ValueError(f"load: {path} is damaged, or not a safetensors file: {error}.") from error
     _check_header(path, header)
     model = _rebuild(path, header)
-    missing, unexpected = model.load_state_dict(state, strict=False)
-    if missing or unexpected:
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
         raise ValueError(
-            f"load: the weights in {path} do not fit its {header['builder']}: missing {missing},"
-            f" unexpected {unexpected}. Was it written by another version of trueshift"
-            f" ({header.get('trueshift')})?"
-        )
+            f"load: the weights in {path} do not fit its {header['builder']}. Was it written by"
+            f" another version of trueshift ({header.get('trueshift')})? {error}"
+        ) from error
     return model.eval()
 
 
@@ -132,9 +132,15 @@ def _rebuild(path: Path, header: dict[str, str]) -> nn.Module:
 
     if header["builder"] not in models.BUILDERS:
         raise ValueError(f"load: {path} names an unknown builder {header['builder']!r}.")
-    arguments = json.loads(header["arguments"])
-    arguments["spec"] = Sampling(**arguments["spec"])
-    model: nn.Module = getattr(models, header["builder"])(**arguments)
+    try:
+        arguments = json.loads(header["arguments"])
+        arguments["spec"] = Sampling(**arguments["spec"])
+        model: nn.Module = getattr(models, header["builder"])(**arguments)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"load: {path} cannot be built by this version of trueshift (the file is from"
+            f" {header.get('trueshift')}): {error}"
+        ) from error
     return model
 
 

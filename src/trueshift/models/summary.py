@@ -10,7 +10,7 @@ from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.resample import PolyphaseDown, PolyphaseUp
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 
-_METHODS = {ConvSelector: "lps", NormSelector: "aps", FixedSelector: "stride"}
+_METHODS: dict[type, str] = {ConvSelector: "lps", NormSelector: "aps", FixedSelector: "stride"}
 
 
 @dataclass(frozen=True)
@@ -76,22 +76,20 @@ def _site(name: str, module: nn.Module) -> Site | None:
     if isinstance(module, PolyphaseDown):
         selector = module.selector
         kind = "follow" if selector is None else "down"
-        return _layer_site(name, kind, _METHODS.get(type(selector), ""), module)  # type: ignore[arg-type]
+        return _layer_site(name, kind, _METHODS.get(type(selector), ""), module)
     if isinstance(module, PolyphaseUp):
         return _layer_site(name, "up", "", module)
-    strided = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and max(module.stride) > 1
-    if strided:
-        return Site(
-            name, "stride", "stride", module.stride[0], None, int(module.in_channels), None, 0
-        )
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and max(module.stride) > 1:
+        stride = module.stride if len(set(module.stride)) > 1 else module.stride[0]
+        return Site(name, "stride", "stride", stride, None, module.in_channels, None, 0)
     return None
 
 
 def _layer_site(name: str, kind: str, method: str, layer: PolyphaseDown | PolyphaseUp) -> Site:
     selector, blur = getattr(layer, "selector", None), layer.antialias
-    learned = isinstance(selector, ConvSelector)
-    channels = selector.channels if learned else getattr(blur, "channels", None)
-    hidden = selector.conv1.out_channels if learned else None
+    channels, hidden = getattr(blur, "channels", None), None
+    if isinstance(selector, ConvSelector):
+        channels, hidden = selector.channels, selector.conv1.out_channels
     count = sum(p.numel() for p in layer.parameters())
     return Site(name, kind, method, layer.stride, _filter_name(blur), channels, hidden, count)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import torch
@@ -41,11 +42,8 @@ class MaxDown(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step]:
         plain = self.down is None
-        widths = ((0, 1),) * self.dim
-        if plain and self.mode == "circular":
-            wide = x  # the size is even: no window reaches over the border
-        else:
-            wide = pad(x, widths, self.mode)
+        even = plain and self.mode == "circular"  # then no window reaches over the border
+        wide = x if even else pad(x, ((0, 1),) * self.dim, self.mode)
         return sample(self.down, _MAX_POOLS[self.dim](wide, 2, 2 if plain else 1), x, 2)
 
 
@@ -84,12 +82,10 @@ class UNet(nn.Module):
         levels = list(zip((in_channels, *widths), widths, strict=False))
         self.encoder = nn.ModuleList(_double_conv(a, b, spec) for a, b in levels)
         self.downs = nn.ModuleList(MaxDown(w, s) for w, s in zip(widths, specs, strict=False))
-        pairs = list(zip(widths, widths[1:], strict=False))  # (fine, coarse)
+        pairs = list(itertools.pairwise(widths))  # (fine, coarse)
         self.ups = nn.ModuleList(build_ups(up, spec, coarse, 1) for _, coarse in pairs)
         self.decoder = nn.ModuleList(_double_conv(f + c, f, spec) for f, c in pairs)
-        self.head = same_conv(
-            widths[0], num_classes, 1, spec.padding_mode, dim=spec.dim, bias=True
-        )
+        self.head = same_conv(widths[0], num_classes, 1, spec.padding_mode, dim=spec.dim, bias=True)
 
     @property
     def required_multiple(self) -> int:

@@ -1,0 +1,99 @@
+"""Whole networks, compiled and exported, compute what eager ones do."""
+
+import onnxruntime
+import pytest
+import torch
+from networks import trained
+from torch.export import Dim
+
+import trueshift as ts
+from trueshift.shifts import circular_shift
+
+# Inductor and the ONNX exporter warn of their own affairs.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec:FutureWarning"),
+]
+
+SPECS = {
+    "stride": ts.Sampling("stride"),
+    "aps": ts.Sampling("aps"),
+    "lps": ts.Sampling("lps", "tri3", hidden="eighth"),
+}
+BUILDERS = {
+    "resnet18": lambda spec: ts.models.resnet18(spec, num_classes=10, stem="cifar"),
+    "deeplab": lambda spec: ts.models.deeplabv3plus_resnet18(spec, num_classes=3),
+}
+CASES = [(network, method) for network in BUILDERS for method in SPECS]
+
+
+@pytest.fixture(autouse=True)
+def _forget_compiled_code():
+    torch.compiler.reset()
+
+
+@pytest.fixture(params=CASES, ids="-".join)
+def case(request):
+    network, method = request.param
+    torch.manual_seed(0)
+    model = trained(BUILDERS[network](SPECS[method]))
+    size = 32 if network == "resnet18" else 64
+    x = torch.randn(3, 3, size, size)
+    with torch.no_grad():
+        return model, x, model(x), method
+
+
+def close(ours, expected):
+    torch.testing.assert_close(ours, expected, atol=1e-4, rtol=1e-4)
+
+
+def check_exact(run, x, out, method):
+    """The compiled or exported network keeps the guarantee, up to its own rounding."""
+    if method == "stride":
+        return
+    moved = run(circular_shift(x, 3, 5))
+    expected = out if out.ndim == 2 else circular_shift(out, 3, 5)
+    torch.testing.assert_close(moved, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_one_graph_without_breaks(case):
+    model, x, out, method = case
+    run = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        close(run(x), out)
+        check_exact(run, x, out, method)
+
+
+@pytest.mark.slow
+def test_inductor(case):
+    model, x, out, method = case
+    run = torch.compile(model, fullgraph=True)
+    with torch.no_grad():
+        close(run(x), out)
+        check_exact(run, x, out, method)
+
+
+def test_export_with_dynamic_batch(case):
+    model, x, out, method = case
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: Dim("batch")},))
+    run = program.module()
+    with torch.no_grad():
+        close(run(x[:2]), out[:2])
+        check_exact(run, x, out, method)
+
+
+@pytest.mark.slow
+def test_onnx_with_dynamic_batch(case, tmp_path):
+    model, x, out, method = case
+    path = tmp_path / "net.onnx"
+    torch.onnx.export(
+        model, (x,), path, dynamo=True, dynamic_shapes=({0: Dim("batch")},), verbose=False
+    )
+    session = onnxruntime.InferenceSession(path)
+    (given,) = session.get_inputs()
+
+    def run(images):
+        return torch.from_numpy(session.run(None, {given.name: images.numpy()})[0])
+
+    close(run(x[:2]), out[:2])
+    check_exact(run, x, out, method)
