@@ -5,8 +5,13 @@ from trueshift._torchvision import import_torchvision
 import_torchvision()  # before Lightning, which imports it
 
 from trueshift.training.classifier import Classifier  # noqa: E402
+from trueshift.training.interruption import SaveOnInterrupt  # noqa: E402
+from trueshift.training.module import NetworkModule  # noqa: E402
 from trueshift.training.optim import MultiStep, OneCycle, Poly, parameter_groups  # noqa: E402
+from trueshift.training.predictions import WritePredictions  # noqa: E402
+from trueshift.training.progress import PlainProgress  # noqa: E402
 from trueshift.training.randomness import StepSeeds  # noqa: E402
+from trueshift.training.results import WriteResults  # noqa: E402
 from trueshift.training.segmenter import Segmenter  # noqa: E402
 from trueshift.training.tau import (  # noqa: E402
     MultiRateLinear,
@@ -19,12 +24,17 @@ __all__ = [
     "Classifier",
     "MultiRateLinear",
     "MultiStep",
+    "NetworkModule",
     "OneCycle",
+    "PlainProgress",
     "Poly",
+    "SaveOnInterrupt",
     "Segmenter",
     "StepDecay",
     "StepSeeds",
     "TauSchedule",
+    "WritePredictions",
+    "WriteResults",
     "parameter_groups",
     "set_rules",
 ]

@@ -28,6 +28,8 @@ class Classifier(NetworkModule):
         **options: Arguments of :class:`NetworkModule`.
     """
 
+    monitor = "val/accuracy"
+
     def __init__(self, label_smoothing: float = 0.0, **options: Any) -> None:
         super().__init__(**options)
         self.save_hyperparameters({"label_smoothing": label_smoothing})

@@ -28,6 +28,7 @@ from trueshift.training.tau import (
     selectors,
     set_rules,
 )
+from trueshift.training.timing import BatchTimes
 
 NumPairs = int | Literal["all"]
 
@@ -59,6 +60,9 @@ class NetworkModule(LightningModule):
         crop_size: Window through which test images are seen. Only images larger than it can be
             shifted without padding, as S-Cons. and mASSC do; without it these are not measured.
     """
+
+    monitor: str
+    times: BatchTimes
 
     def __init__(
         self,

@@ -46,18 +46,18 @@ class StepSeeds(Callback):
             self.seed = trainer.strategy.broadcast(seed)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._resumed and trainer.fit_loop.restarted_mid_epoch:
+        progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
+        within = 0 < progress.processed < trainer.num_training_batches
+        if self._resumed and trainer.fit_loop.restarted_mid_epoch and within:
             self._seed(trainer, 0)
-            progress: Any = trainer.fit_loop.epoch_loop.batch_progress.current
             _restart_loader(trainer, progress.processed)
-            self._resumed = False
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._seed(trainer, 0)
-        if self._resumed:
-            # Lightning made the iterator before it told samplers the epoch.
+        loop = trainer.fit_loop
+        if trainer.current_epoch == 0 or loop.is_resuming or loop.epoch_loop.restarting:
+            # Lightning made this iterator before the seed, and before samplers knew the epoch.
             _restart_loader(trainer, 0)
-            self._resumed = False
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

@@ -41,6 +41,8 @@ class Segmenter(NetworkModule):
         **options: Other arguments of :class:`NetworkModule`.
     """
 
+    monitor = "val/miou"
+
     def __init__(
         self, backbone: str | None = None, num_pairs: NumPairs = 5, **options: Any
     ) -> None:

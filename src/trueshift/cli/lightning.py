@@ -1,0 +1,298 @@
+"""``trueshift fit``, ``validate``, ``test`` and ``predict``: LightningCLI on one YAML per run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trueshift._torchvision import import_torchvision
+
+import_torchvision()  # before Lightning, which imports it
+
+from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
+from lightning.pytorch.callbacks import (  # noqa: E402
+    Callback,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    RichProgressBar,
+)
+from lightning.pytorch.cli import (  # noqa: E402
+    ArgsType,
+    LightningArgumentParser,
+    LightningCLI,
+    SaveConfigCallback,
+)
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
+from lightning.pytorch.utilities.exceptions import MisconfigurationException  # noqa: E402
+
+from trueshift.training import (  # noqa: E402
+    NetworkModule,
+    PlainProgress,
+    SaveOnInterrupt,
+    WritePredictions,
+    WriteResults,
+)
+
+_RUN_HELP = (
+    "Short forms: --ckpt FILE also takes the configuration that was saved beside the checkpoint."
+)
+HELP = {
+    "fit": (
+        "Train a network. Start from a recipe: trueshift fit --config recipes/....yaml, and change"
+        " single keys after it: --model.lr 0.05. Go on with a stopped run: trueshift fit --resume"
+        " RUN_FOLDER. Runs are kept in runs/<recipe>/<n>, or below another folder: --runs DIR."
+    ),
+    "validate": f"Validate a checkpoint. {_RUN_HELP}",
+    "test": (
+        "Test a checkpoint: accuracy or mIoU and consistency under shifts, written to results.json"
+        f" in the run folder. {_RUN_HELP}"
+    ),
+    "predict": f"Predict labels or masks and write them to the run folder. {_RUN_HELP}",
+}
+VERBS = tuple(HELP)
+RUNS = Path("runs")
+CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
+_RUN_FOLDER = "TRUESHIFT_RUN_FOLDER"  # tells the processes that Lightning starts
+
+
+def main(verb: str, argv: Sequence[str]) -> int:
+    """Run one verb.
+
+    Args:
+        verb: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        argv: What follows it on the command line.
+
+    Returns:
+        The exit code: 0 done, 2 wrong usage, 130 interrupted.
+    """
+    words, folder = _expand(verb, list(argv))
+    run = _Run(folder)
+    _quiet()
+    os.environ[_RUN_FOLDER] = str(folder)
+    try:
+        _CLI(run, [verb, *words])
+    except SystemExit as stop:
+        if run.on_interrupt.asked:
+            print(run.how_to_resume(), file=sys.stderr)
+            return 130
+        return stop.code if isinstance(stop.code, int) else 2
+    except MisconfigurationException as error:
+        raise ValueError(str(error)) from error
+    finally:
+        del os.environ[_RUN_FOLDER]
+    _say_what_next(verb, run)
+    return 0
+
+
+class _Run:
+    """The folder of a run and how to go on with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.on_interrupt = SaveOnInterrupt(folder / CHECKPOINTS)
+
+    def checkpoint(self, name: str) -> Path:
+        return self.folder / CHECKPOINTS / f"{name}.ckpt"
+
+    def how_to_resume(self) -> str:
+        if not self.checkpoint("last").is_file():
+            return "stopped before the first checkpoint: start again to train."
+        return f"stopped. To go on: trueshift fit --resume {shlex.quote(str(self.folder))}"
+
+
+def _say_what_next(verb: str, run: _Run) -> None:
+    if verb == "fit" and run.checkpoint("best").is_file():
+        print(f"run folder: {run.folder}")
+        print(f"to test it: trueshift test --ckpt {shlex.quote(str(run.checkpoint('best')))}")
+    if verb in ("test", "predict") and run.folder.is_dir():
+        print(f"written to: {run.folder}")
+
+
+def _expand(verb: str, words: list[str]) -> tuple[list[str], Path]:
+    """Replace our short forms by LightningCLI's words, and find the run folder.
+
+    Returns:
+        The words and the folder.
+    """
+    root = Path(_take(words, "--runs") or RUNS)
+    resume, checkpoint = _take(words, "--resume"), _take(words, "--ckpt")
+    if resume is not None and verb != "fit":
+        raise ValueError(f"trueshift {verb}: --resume is for fit. Pass --ckpt FILE.")
+    if checkpoint is not None and verb == "fit":
+        raise ValueError("trueshift fit: --ckpt is for tests. Pass --resume RUN_FOLDER.")
+    if resume is not None:
+        checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
+    if checkpoint is not None:
+        if not Path(checkpoint).is_file():
+            raise FileNotFoundError(f"trueshift {verb}: no checkpoint {checkpoint}.")
+        config = _folder_of(checkpoint) / CONFIG
+        if not config.is_file():
+            raise FileNotFoundError(
+                f"trueshift {verb}: no {config} beside {checkpoint}, so the network is not known."
+                f" Pass --config FILE --ckpt_path {checkpoint}."
+            )
+        words = ["--config", str(config), "--ckpt_path", checkpoint, *words]
+    return words, _find_folder(words, root)
+
+
+def _find_folder(words: list[str], root: Path) -> Path:
+    if _RUN_FOLDER in os.environ:  # a process that Lightning started beside the first one
+        return Path(os.environ[_RUN_FOLDER])
+    checkpoint = _last_value(words, "--ckpt_path")
+    if checkpoint not in (None, "null"):
+        return _folder_of(str(checkpoint))
+    config = _last_value(words, "--config") or _last_value(words, "-c")
+    runs = root / (_recipe_name(Path(config)) if config else "run")
+    taken = [int(p.name) for p in runs.glob("*") if p.name.isdigit()]
+    return runs / str(max(taken, default=-1) + 1)
+
+
+def _folder_of(checkpoint: str) -> Path:
+    folder = Path(checkpoint).parent
+    return folder.parent if folder.name == CHECKPOINTS else folder
+
+
+def _recipe_name(config: Path) -> Path:
+    """Return ``cifar10/resnet18_lps`` for ``recipes/cifar10/resnet18_lps.yaml``, else the stem."""
+    parts = config.with_suffix("").parts
+    if "recipes" in parts[:-1]:
+        return Path(*parts[len(parts) - parts[::-1].index("recipes") :])
+    return Path(parts[-1])
+
+
+def _take(words: list[str], option: str) -> str | None:
+    """Remove an option and its value from the words and return the value."""
+    for place, word in enumerate(words):
+        if word.startswith(f"{option}="):
+            return words.pop(place).partition("=")[2]
+        if word == option:
+            if place + 1 == len(words):
+                raise ValueError(f"trueshift: {option} needs a value.")
+            words.pop(place)
+            return words.pop(place)
+    return None
+
+
+def _last_value(words: list[str], option: str) -> str | None:
+    rest, value = list(words), None
+    while (found := _take(rest, option)) is not None:
+        value = found
+    return value
+
+
+def _keep_metrics(path: Path) -> None:
+    """Move the curves of the run so far aside: Lightning's CSV logger would delete them."""
+    if path.is_file():
+        number = len(list(path.parent.glob("metrics.*.csv")))
+        path.rename(path.with_name(f"metrics.{number}.csv"))
+
+
+def _quiet() -> None:
+    """Leave out what Lightning says on every run, and warnings that do not apply here."""
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in (
+        ".*LeafSpec.*",
+        ".*does not have many workers.*",
+        ".*smaller than the logging interval.*",
+        ".*your dataloader is not resumable.*",  # StepSeeds skips what was seen
+        ".*callbacks used to create the checkpoint.*",  # a test needs none
+        ".*exists and is not empty.*",  # a resumed run goes on in its folder
+    ):
+        warnings.filterwarnings("ignore", message)
+
+
+def _help(verb: str) -> dict[str, str]:
+    usage = f"trueshift {verb} [--config FILE] [--KEY VALUE ...]"
+    return {"description": HELP[verb], "usage": usage}
+
+
+def _as_list(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+class _CLI(LightningCLI):
+    """LightningCLI with our run folder, loggers, checkpoints and progress."""
+
+    def __init__(self, run: _Run, words: list[str]) -> None:
+        self.run = run
+        super().__init__(
+            model_class=NetworkModule,
+            datamodule_class=LightningDataModule,
+            subclass_mode_model=True,
+            subclass_mode_data=True,
+            save_config_callback=SaveConfigCallback if words[0] == "fit" else None,
+            save_config_kwargs={"overwrite": True},
+            seed_everything_default=0,
+            auto_configure_optimizers=False,
+            load_from_checkpoint_support=False,
+            parser_kwargs={"prog": "trueshift", **{verb: _help(verb) for verb in VERBS}},
+            args=words,
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
+        """Parse our own words; the process's are another matter."""
+        self.config = parser.parse_args(args)
+
+    def _parse_ckpt_path(self) -> None:
+        """Take the configuration from YAML only: a checkpoint must not override what is asked."""
+
+    def instantiate_trainer(self, **kwargs: Any) -> Trainer:
+        """Build the trainer with what every run has, unless the configuration says otherwise."""
+        config = self.config_init[self.subcommand].trainer
+        if self.subcommand == "fit" and config.logger in (None, True):
+            kwargs["logger"] = self._loggers()
+        elif self.subcommand != "fit":
+            kwargs["logger"] = False  # a test does not touch the curves of the training
+        if config.default_root_dir is None:
+            kwargs["default_root_dir"] = self.run.folder
+        kwargs["callbacks"] = [*_as_list(config.callbacks), *self._callbacks(config)]
+        if config.enable_model_summary is None:
+            kwargs["enable_model_summary"] = False
+        return super().instantiate_trainer(**kwargs)
+
+    def _loggers(self) -> list[Logger]:
+        folder = self.run.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        _keep_metrics(folder / "metrics.csv")
+        place = {"save_dir": folder.parent.parent, "name": folder.parent.name}
+        return [
+            CSVLogger(**place, version=folder.name),
+            TensorBoardLogger(**place, version=folder.name, default_hp_metric=False),
+        ]
+
+    def _callbacks(self, config: Any) -> list[Callback]:
+        given = _as_list(config.callbacks)
+        callbacks: list[Callback] = []
+        if config.enable_progress_bar in (None, True):
+            callbacks.append(RichProgressBar() if sys.stdout.isatty() else PlainProgress())
+        if self.subcommand == "test":
+            self._dump_config()
+            callbacks.append(WriteResults(self.config_dump, self.run.folder))
+        if self.subcommand == "predict":
+            callbacks.append(WritePredictions(self.run.folder))
+        if self.subcommand != "fit" or config.fast_dev_run:
+            return callbacks
+        callbacks += [LearningRateMonitor("epoch"), self.run.on_interrupt]
+        if not any(isinstance(callback, ModelCheckpoint) for callback in given):
+            callbacks.append(self._checkpoints(config.limit_val_batches != 0))
+        return callbacks
+
+    def _checkpoints(self, validates: bool) -> ModelCheckpoint:
+        return ModelCheckpoint(
+            dirpath=self.run.folder / CHECKPOINTS,
+            filename="best",
+            monitor=self.model.monitor if validates else None,
+            mode="max",
+            save_last=True,
+            save_on_train_epoch_end=True,
+            enable_version_counter=False,
+        )
