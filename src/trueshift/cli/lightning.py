@@ -15,6 +15,7 @@ from trueshift._torchvision import import_torchvision
 
 import_torchvision()  # before Lightning, which imports it
 
+from lightning.fabric.utilities.exceptions import MisconfigurationException  # noqa: E402
 from lightning.pytorch import LightningDataModule, Trainer  # noqa: E402
 from lightning.pytorch.callbacks import (  # noqa: E402
     Callback,
@@ -29,7 +30,6 @@ from lightning.pytorch.cli import (  # noqa: E402
     SaveConfigCallback,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
-from lightning.pytorch.utilities.exceptions import MisconfigurationException  # noqa: E402
 
 from trueshift.training import (  # noqa: E402
     NetworkModule,
@@ -240,7 +240,7 @@ class _CLI(LightningCLI):
 
     def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Parse our own words; the process's are another matter."""
-        self.config = parser.parse_args(args)
+        self.config = parser.parse_args(args)  # type: ignore[arg-type]
 
     def _parse_ckpt_path(self) -> None:
         """Take the configuration from YAML only: a checkpoint must not override what is asked."""
@@ -263,7 +263,7 @@ class _CLI(LightningCLI):
         folder = self.run.folder
         folder.mkdir(parents=True, exist_ok=True)
         _keep_metrics(folder / "metrics.csv")
-        place = {"save_dir": folder.parent.parent, "name": folder.parent.name}
+        place: dict[str, Any] = {"save_dir": folder.parent.parent, "name": folder.parent.name}
         return [
             CSVLogger(**place, version=folder.name),
             TensorBoardLogger(**place, version=folder.name, default_hp_metric=False),
