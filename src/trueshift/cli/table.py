@@ -1,0 +1,31 @@
+"""``trueshift table``: the paper's tables with our numbers beside the paper's."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from trueshift.report.paper import TABLES
+from trueshift.report.tables import FORMATS, build_table, find_results, render
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    names = "; ".join(f"{name}: table {table.number}" for name, table in TABLES.items())
+    parser.add_argument("name", choices=tuple(TABLES), metavar="NAME", help=names)
+    parser.add_argument(
+        "folder", nargs="?", default="runs", help="where results.json files are (runs)"
+    )
+    parser.add_argument("--format", choices=FORMATS, default="markdown", help="(markdown)")
+    parser.add_argument("--output", type=Path, help="write to this file instead of the terminal")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the table."""
+    results = {} if args.name == "params" else find_results(args.folder)
+    text = render(args.name, build_table(args.name, results), args.format)
+    if args.output is None:
+        print(text, end="")
+    else:
+        args.output.write_text(text)
+    return 0

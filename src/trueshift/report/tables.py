@@ -1,0 +1,225 @@
+"""The paper's tables with our numbers beside the paper's, from ``results.json`` files."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trueshift._validate import check_choice
+from trueshift.layers.spec import Sampling
+from trueshift.report.paper import TABLES, Row, Table
+
+FILE_NAME = "results.json"
+FORMATS = ("markdown", "latex", "json")
+NO_RESULT = "no result"
+_TABLE_4_BATCH = [32, 3, 224, 224]
+_TABLE_4_WIDTHS = (8, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Our number beside the paper's.
+
+    Attributes:
+        paper: What the paper prints, with its standard deviation if it has one.
+        values: What we measured, one per run, in the paper's unit.
+    """
+
+    paper: tuple[float, float | None]
+    values: tuple[float, ...]
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over runs, ``None`` without any."""
+        return statistics.mean(self.values) if self.values else None  # keeps counts whole
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over runs, ``None`` for fewer than two."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of the paper with our numbers: cells by metric name, and the runs they come from."""
+
+    row: Row
+    cells: Mapping[str, Cell]
+    sources: tuple[str, ...]
+
+
+def find_results(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read every ``results.json`` below a folder.
+
+    Args:
+        folder: For instance ``runs``.
+
+    Returns:
+        Path, relative to the folder, to what the file holds.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise FileNotFoundError(
+            f"table: no folder {root}. Pass one that holds run folders, for instance runs."
+        )
+    found = {}
+    for path in sorted(root.rglob(FILE_NAME)):
+        try:
+            results = json.loads(path.read_text())
+        except json.JSONDecodeError as error:
+            raise ValueError(
+                f"table: {path} is damaged: {error}. Remove it or test again."
+            ) from None
+        if isinstance(results, dict) and "row" in results and "metrics" in results:
+            found[str(path.relative_to(root))] = results
+    return found
+
+
+def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
+    """Put results into the rows of one of the paper's tables.
+
+    Parameters are counted from the networks themselves; they need no results.
+
+    Args:
+        name: ``"cifar10"``, ``"imagenet-circular"``, ``"imagenet-standard"``, ``"params"``,
+            ``"time"``, ``"voc-circular"`` or ``"voc-standard"``.
+        results: What :func:`find_results` gave.
+    """
+    check_choice("table", "name", name, tuple(TABLES))
+    if name == "params":
+        return [_counted(row) for row in TABLES[name].rows]
+    return [_measured(name, TABLES[name], row, results) for row in TABLES[name].rows]
+
+
+def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> Line:
+    mine = {path: found for path, found in results.items() if belongs(row, found)}
+    cells, sources = {}, set[str]()
+    for metric in table.metrics:
+        values = {path: _value(name, metric, found) for path, found in mine.items()}
+        known = {path: value for path, value in values.items() if value is not None}
+        cells[metric] = Cell(_pair(row.numbers[metric]), tuple(known.values()))
+        sources |= known.keys()
+    return Line(row, cells, tuple(sorted(sources)))
+
+
+def belongs(row: Row, results: Mapping[str, Any]) -> bool:
+    """Whether a result is of the network, sampling and data of a row."""
+    found = results["row"]
+    options = found.get("network_options") or {}
+    have = {**found["spec"], "data": found.get("data"), "network": found["network"]}
+    have["up"] = options.get("up") or ("linear" if have["method"] == "stride" else "polyphase")
+    return all(have.get(name) == value for name, value in row.key.items())
+
+
+def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
+    if name == "time":
+        measured = results["time"].get("inference")
+        fits = measured is not None and measured["batch_shape"] == _TABLE_4_BATCH
+        return float(measured["mean_ms"]) if fits else None
+    value = results["metrics"].get(metric)
+    return None if value is None else 100 * float(value)
+
+
+def _counted(row: Row) -> Line:
+    """Count the parameters of a row of table 4, without making them."""
+    import torch
+
+    from trueshift import models
+    from trueshift.layers.antialias import AdaptiveBlur
+    from trueshift.layers.selectors import ConvSelector
+
+    spec = Sampling(row.key["method"], row.key["antialias"], hidden=_TABLE_4_WIDTHS)
+    with torch.device("meta"):
+        network = models.resnet101(spec, num_classes=10)
+    pooling = [m for m in network.modules() if isinstance(m, AdaptiveBlur | ConvSelector)]
+    counts = {
+        "total": sum(p.numel() for p in network.parameters()),
+        "pooling": sum(p.numel() for module in pooling for p in module.parameters()),
+    }
+    cells = {name: Cell(_pair(row.numbers[name]), (count,)) for name, count in counts.items()}
+    return Line(row, cells, ("counted",))
+
+
+def _pair(value: float | tuple[float, float]) -> tuple[float, float | None]:
+    return value if isinstance(value, tuple) else (value, None)
+
+
+def render(name: str, lines: Sequence[Line], form: str = "markdown") -> str:
+    """Write a table as text.
+
+    Args:
+        name: The table's name, as for :func:`build_table`.
+        lines: Its rows.
+        form: ``"markdown"``, ``"latex"`` or ``"json"``.
+    """
+    check_choice("table", "format", form, FORMATS)
+    if form == "json":
+        return _json(name, lines)
+    table = TABLES[name]
+    heads = ["Method", "Anti-Alias", "Model"]
+    for heading in table.metrics.values():
+        heads += [heading, f"{heading} (paper)"]
+    heads.append("Runs")
+    body = [_texts(line, table, form) for line in lines]
+    return _markdown(table, heads, body) if form == "markdown" else _latex(table, heads, body)
+
+
+def _texts(line: Line, table: Table, form: str) -> list[str]:
+    texts = [line.row.method, line.row.antialias, line.row.network]
+    for metric in table.metrics:
+        cell = line.cells[metric]
+        ours = NO_RESULT if cell.mean is None else _number(cell.mean, cell.std, form)
+        texts += [ours, _number(*cell.paper, form)]
+    return [*texts, str(max(len(cell.values) for cell in line.cells.values()))]
+
+
+def _number(mean: float, std: float | None, form: str) -> str:
+    if isinstance(mean, int):
+        return f"{mean:,}"
+    sign = " ± " if form == "markdown" else r" $\pm$ "
+    return f"{mean:.2f}" if std is None else f"{mean:.2f}{sign}{std:.2f}"
+
+
+def _markdown(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    rows = [heads, ["---"] * len(heads), *body]
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return f"Table {table.number} of the paper: {table.caption}.\n\n" + "\n".join(lines) + "\n"
+
+
+def _latex(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    lines = [r"\begin{tabular}{" + "l" * 3 + "r" * (len(heads) - 3) + "}", r"\hline"]
+    lines += [" & ".join(heads) + r" \\", r"\hline"]
+    lines += [" & ".join(row) + r" \\" for row in body]
+    lines += [r"\hline", r"\end{tabular}"]
+    return f"% Table {table.number} of the paper: {table.caption}.\n" + "\n".join(lines) + "\n"
+
+
+def _json(name: str, lines: Sequence[Line]) -> str:
+    table = TABLES[name]
+    rows = [
+        {
+            "method": line.row.method,
+            "antialias": line.row.antialias,
+            "network": line.row.network,
+            "recipe": line.row.recipe,
+            "sources": list(line.sources),
+            "metrics": {
+                metric: {
+                    "ours": cell.mean,
+                    "ours_std": cell.std,
+                    "num_runs": len(cell.values),
+                    "paper": cell.paper[0],
+                    "paper_std": cell.paper[1],
+                }
+                for metric, cell in line.cells.items()
+            },
+        }
+        for line in lines
+    ]
+    whole = {"table": name, "number": table.number, "caption": table.caption, "rows": rows}
+    return json.dumps(whole, indent=2) + "\n"

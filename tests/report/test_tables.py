@@ -1,0 +1,130 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from trueshift.report import build_table, find_results, render
+from trueshift.report.paper import METHODS, TABLES
+from trueshift.report.tables import belongs
+
+PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time")}
+
+
+def result(row, seed=0, **metrics):
+    """Make what a test of this row would write."""
+    key = dict(row.key)
+    up = key.pop("up", None)
+    found = {
+        "data": key.pop("data", None),
+        "network": key.pop("network"),
+        "network_options": {} if up is None else {"up": up},
+        "spec": {"padding_mode": "circular", "train_rule": "gumbel", **key},
+    }
+    return {"row": found, "metrics": metrics, "time": {"inference": None}, "seed": seed}
+
+
+def save(folder, results):
+    folder.mkdir(parents=True)
+    (folder / "results.json").write_text(json.dumps(results))
+
+
+def cell(name, method, antialias, metric, network=None):
+    rows = [
+        row
+        for row in TABLES[name].rows
+        if (row.method, row.antialias) == (method, antialias) and network in (None, row.network)
+    ]
+    assert len(rows) == 1
+    return rows[0].numbers[metric]
+
+
+def test_cells_are_the_papers():
+    assert cell("cifar10", "LPS", "Tri-3", "accuracy") == (94.8, 0.14)
+    assert cell("cifar10", "Baseline", "-", "circular_consistency") == (89.64, 0.39)
+    assert cell("cifar10", "LPS (softmax)", "Tri-3", "accuracy") == (93.22, 0.13)
+    assert cell("imagenet-circular", "DDAC", "Adapt-3", "circular_consistency") == 77.23
+    assert cell("imagenet-standard", "LPS", "Adapt-3", "shift_consistency") == 92.4
+    assert cell("imagenet-standard", "LPF", "Tri-3", "accuracy", "ResNet-50") == 76.83
+    assert cell("voc-circular", "LPD only", "Adapt-3", "miou") == 72.47
+    assert cell("voc-standard", "DDAC*", "Adapt-3", "shift_consistency") == 97.83
+    assert cell("time", "LPD", "Tri-3", "batch_ms") == (83.61, 0.19)
+
+
+def test_tables_have_all_rows():
+    counts = {name: len(table.rows) for name, table in TABLES.items()}
+    assert counts == {
+        "cifar10": 16,
+        "imagenet-circular": 9,
+        "imagenet-standard": 9,
+        "params": 5,
+        "time": 5,
+        "voc-circular": 6,
+        "voc-standard": 5,
+    }
+    assert {row.method for t in PAPER.values() for row in t.rows} <= METHODS.keys()
+
+
+def test_counted_parameters_are_the_papers():
+    for line in build_table("params", {}):
+        for metric, found in line.cells.items():
+            assert found.values == (found.paper[0],), (line.row.method, metric)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_every_result_finds_its_row_and_no_other(name):
+    for table in PAPER.values():
+        for row in table.rows:
+            made = result(row)
+            rows = [other for other in PAPER[name].rows if belongs(other, made)]
+            expected = [other for other in PAPER[name].rows if other.key == row.key]
+            assert rows == expected
+            assert len(rows) <= 2  # DDAC and DDAC* are one network
+
+
+def test_our_numbers_beside_the_papers(tmp_path):
+    rows = {(row.method, row.antialias): row for row in TABLES["cifar10"].rows}
+    lps = rows["LPS", "Tri-3"]
+    save(tmp_path / "a" / "0", result(lps, 0, accuracy=0.94, circular_consistency=1.0))
+    save(tmp_path / "a" / "1", result(lps, 1, accuracy=0.96, circular_consistency=1.0))
+    text = render("cifar10", build_table("cifar10", find_results(tmp_path)))
+    line = next(line for line in text.splitlines() if line.startswith("| LPS | Tri-3"))
+    assert "| 95.00 ± 1.41 | 94.80 ± 0.14 | 100.00 ± 0.00 | 100.00 ± 0.00 | 2 |" in line
+    assert text.count("no result") == 2 * 15
+
+    parsed = json.loads(render("cifar10", build_table("cifar10", find_results(tmp_path)), "json"))
+    row = next(r for r in parsed["rows"] if r["recipe"] == "cifar10/resnet18_lps_tri3")
+    assert row["metrics"]["accuracy"]["ours"] == pytest.approx(95)
+    assert row["sources"] == ["a/0/results.json", "a/1/results.json"]
+    assert parsed["rows"][0]["metrics"]["accuracy"]["ours"] is None
+
+    latex = render("cifar10", build_table("cifar10", find_results(tmp_path)), "latex")
+    assert r"LPS & Tri-3 & ResNet-18 & 95.00 $\pm$ 1.41" in latex
+    assert latex.rstrip().endswith(r"\end{tabular}")
+
+
+def test_time_counts_only_on_the_papers_batch():
+    row = TABLES["time"].rows[0]
+    good, other = result(row), result(row)
+    measured = {"mean_ms": 50.0, "std_ms": 1.0}
+    good["time"] = {"inference": {"batch_shape": [32, 3, 224, 224], **measured}}
+    other["time"] = {"inference": {"batch_shape": [8, 3, 224, 224], **measured}}
+    line = build_table("time", {"good": good, "other": other})[0]
+    assert line.cells["batch_ms"].values == (50.0,)
+    assert line.sources == ("good",)
+
+
+def test_wrong_input(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no folder"):
+        find_results(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="unknown name 'cifar'"):
+        build_table("cifar", {})
+    with pytest.raises(ValueError, match="format"):
+        render("cifar10", [], "html")
+    (tmp_path / "results.json").write_text("{")
+    with pytest.raises(ValueError, match="damaged"):
+        find_results(tmp_path)
+
+
+def test_other_json_files_are_left_out(tmp_path):
+    save(tmp_path / "other", {"something": 1})
+    assert find_results(Path(tmp_path)) == {}
