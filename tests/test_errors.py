@@ -254,3 +254,20 @@ class TestFiltersAtAPhase:
     def test_a_size_that_the_stride_does_not_divide(self, build, phase):
         with raises(ValueError, "Pad to (6, 4) or crop to (4, 4)."):
             build(8).eval().at(torch.randn(1, 8, 5, 4), phase, 2)
+
+
+def test_output_size_of_up_sampling():
+    y, phase = torch.randn(1, 2, 4, 4), torch.zeros(1, dtype=torch.int64)
+    with pytest.raises(TypeError, match=r"output_size must be one integer per axis, got 7"):
+        ts.LPU(2)(y, phase, output_size=7)
+
+
+def test_a_temperature_is_a_number():
+    with pytest.raises(ValueError, match="tau must be a positive number, got True"):
+        ts.ConvSelector(2, tau=True)
+
+
+@pytest.mark.parametrize("layer", [ts.LPD(2), ts.APS(2)], ids=["LPD", "APS"])
+def test_maps_without_pixels(layer):
+    with pytest.raises(ValueError, match=r"has no pixels, got shape \(1, 2, 0, 4\)"):
+        layer.eval()(torch.randn(1, 2, 0, 4))

@@ -192,6 +192,73 @@ def _inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
     return torch.stack(products, dim=1)
 
 
+class SoftWindow(Function):
+    """Sum the windows of a map that begin at every offset of a stride, with weights ``(B, P)``."""
+
+    @staticmethod
+    def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        first, *others = window_slices(x.shape[2:], stride)
+        weights = _broadcast(phase, x.ndim)
+        y = x[first] * weights[0]
+        for window, weight in zip(others, weights[1:], strict=True):
+            y.addcmul_(x[window], weight)
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, phase, ctx.stride = inputs
+        ctx.save_for_backward(x, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, phase = ctx.saved_tensors
+        need_x, need_phase, _ = ctx.needs_input_grad
+        grad_x = SoftSpread.apply(grad, phase, ctx.stride) if need_x else None
+        grad_phase = _window_inner(x, grad, ctx.stride) if need_phase else None
+        return grad_x, grad_phase, None
+
+
+class SoftSpread(Function):
+    """Add a map at every offset of a stride to a larger one, with weights ``(B, P)``."""
+
+    @staticmethod
+    def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        sizes = [n + s - 1 for n, s in zip(y.shape[2:], stride, strict=True)]
+        layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
+        x = torch.empty(*y.shape[:2], *sizes, dtype=y.dtype, device=y.device, memory_format=layout)
+        x.zero_()
+        weights = _broadcast(phase, y.ndim)
+        for window, weight in zip(window_slices(sizes, stride), weights, strict=True):
+            x[window].addcmul_(y, weight)
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        y, phase, ctx.stride = inputs
+        ctx.save_for_backward(y, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, phase = ctx.saved_tensors
+        need_y, need_phase, _ = ctx.needs_input_grad
+        grad_y = SoftWindow.apply(grad, phase, ctx.stride) if need_y else None
+        grad_phase = _window_inner(grad, y, ctx.stride) if need_phase else None
+        return grad_y, grad_phase, None
+
+
+def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> Iterator[Slices]:
+    """Yield, for each phase, the slices of the largest window that fits at every offset."""
+    ends = [size - step + 1 for size, step in zip(sizes, stride, strict=True)]
+    for offsets in itertools.product(*map(range, stride)):
+        yield (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
+
+
+def _window_inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Inner product of every window of ``x`` with ``y``: ``(B, P)``."""
+    windows = window_slices(x.shape[2:], stride)
+    return torch.stack([(x[window] * y).flatten(1).sum(1) for window in windows], dim=1)
+
+
 class CircularPad(Function):
     """Wrap the borders of the last axes; ``last`` stores the axis before them innermost."""
 

@@ -90,6 +90,8 @@ def check_channels(who: str, x: Tensor, channels: int) -> None:
 def check_divisible(who: str, x: Tensor, stride: tuple[int, ...]) -> None:
     """Raise unless every spatial size is divisible by its stride; name the size to pad to."""
     sizes = x.shape[2:]
+    if 0 in sizes:
+        raise ValueError(f"{who}: x has no pixels, got shape {tuple(x.shape)}.")
     if all(size % step == 0 for size, step in zip(sizes, stride, strict=True)):
         return
     up = tuple(-(-size // step) * step for size, step in zip(sizes, stride, strict=True))

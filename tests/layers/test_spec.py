@@ -118,6 +118,8 @@ def test_defaults_are_those_of_the_paper():
         "select_on": "filtered",
         "train_rule": "gumbel",
         "test_rule": "argmax",
+        "select": "output",
+        "selector_padding": None,
     }
 
 
@@ -127,3 +129,30 @@ def test_two_layers_of_one_spec_share_nothing(build):
     first, second = getattr(spec, build)(4), getattr(spec, build)(4)
     for a, b in itertools.product(first.parameters(), second.parameters()):
         assert a is not b
+
+
+def test_one_width_per_layer():
+    spec = ts.Sampling("lps", hidden=[4, 8])
+    assert spec.hidden == (4, 8)
+    assert [one.hidden for one in spec.per_layer(2)] == [4, 8]
+    with pytest.raises(ValueError, match="names 2 widths, but the network has 3"):
+        spec.per_layer(3)
+    with pytest.raises(ValueError, match="one width per layer of a network"):
+        spec.down(16)
+    with pytest.raises(ValueError, match="hidden must be at least 1"):
+        ts.Sampling("lps", hidden=(4, 0))
+
+
+def test_selectors_of_the_input():
+    down = ts.Sampling("lps", "tri3", hidden="eighth", select="input").down(64, input_channels=3)
+    assert (down.selector.channels, down.selector.conv1.out_channels) == (3, 8)
+    assert down.antialias.channels == 64
+    with pytest.raises(ValueError, match=r"unknown select 'inputs'. Did you mean 'input'\?"):
+        ts.Sampling("lps", select="inputs")
+
+
+def test_the_border_of_selectors_may_differ():
+    down = ts.Sampling("lps", "tri3", "zeros", selector_padding="circular").down(8)
+    assert (down.selector.padding_mode, down.antialias.padding_mode) == ("circular", "zeros")
+    with pytest.raises(ValueError, match="unknown selector_padding 'mirror'"):
+        ts.Sampling("lps", selector_padding="mirror")

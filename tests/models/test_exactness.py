@@ -119,6 +119,38 @@ def test_deeplab_with_linear_upsampling_is_not_equivariant(spec, up):
     assert num_different_masks(model, image(3, 32, 32), [(0, 0), (1, 0), (0, 1), (3, 3)]) == 3
 
 
+INPUT = {
+    "lps": ts.Sampling("lps", hidden="eighth", select="input"),
+    "aps": ts.Sampling("aps", select="input"),
+    "lps+tri3": ts.Sampling("lps", "tri3", hidden="eighth", select="input"),
+}
+
+
+@pytest.mark.parametrize("name", INPUT)
+@pytest.mark.parametrize("stem", ["imagenet", "cifar"])
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+def test_phases_chosen_from_the_input_keep_the_guarantee(name, stem, block):
+    torch.manual_seed(0)
+    model = ts.models.resnet(INPUT[name], (1, 1, 1), (16, 24, 32), block, 7, stem)
+    model, x = trained(model), image(3, 32, 48)
+    shifts = [(0, 0), (1, 0), (0, 1), (3, 5), (17, 40), (31, 33), (4, 4)]
+    assert num_different(model, x, shifts) == 0
+    dense = model(x)  # with gradients the same function is computed by other kernels
+    torch.testing.assert_close(dense, outputs(model, x, [(0, 0)]), atol=1e-4, rtol=1e-4)
+    model.train()(x.expand(2, -1, -1, -1)).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", INPUT)
+def test_segmenters_with_phases_from_the_input(name):
+    torch.manual_seed(0)
+    shifts = [(0, 0), (1, 0), (3, 5), (17, 30), (31, 31)]
+    model = trained(ts.models.deeplabv3plus_resnet18(INPUT[name], num_classes=5))
+    assert num_different_masks(model, image(3, 32, 32), shifts) == 0
+    net = trained(ts.models.unet(INPUT[name], 2, 3, widths=(8, 16, 24)))
+    assert num_different_masks(net, image(2, 32, 32), shifts) == 0
+
+
 SIZES = {1: (48,), 2: (16, 24), 3: (8, 8, 12)}
 
 

@@ -66,9 +66,11 @@ def test_one_graph_without_breaks(case):
 
 @pytest.mark.slow
 def test_inductor(case):
-    model, x, out, method = case
+    model, x, _, method = case
+    model, x = model.double(), x.double()  # rounds otherwise than eager, so near ties may differ
     run = torch.compile(model, fullgraph=True)
     with torch.no_grad():
+        out = model(x)
         close(run(x), out)
         check_exact(run, x, out, method)
 

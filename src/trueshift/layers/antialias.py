@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices, Widths, channels_last, phase_offsets, pick
+from trueshift._adjoint import Slices, Widths, phase_offsets
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -28,6 +28,7 @@ from trueshift._validate import (
 )
 from trueshift.functional import keep_phase
 from trueshift.layers.steady import CONVS, channel_sum, convolve
+from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
 ANTIALIAS = (None, "rect2", "tri3", "bin4", "bin5", "bin6", "bin7", "adapt3", "adapt5")
@@ -221,35 +222,6 @@ def _steps(who: str, x: Tensor, phase: int | Tensor, stride: Stride) -> tuple[in
     else:
         check_phase(who, phase, x, math.prod(steps))
     return steps
-
-
-def phase_window(
-    x: Tensor, phase: int | Tensor, stride: tuple[int, ...], widths: Widths, mode: str
-) -> Tensor:
-    """Pad a map for a filter and cut what the filter reads at the positions of ``phase``.
-
-    A strided operation without padding on the result gives one value per kept position.
-
-    Args:
-        x: ``(B, C, *spatial)`` with spatial sizes divisible by their strides.
-        phase: One hard phase for all images, or int64 ``(B,)``.
-        stride: Sampling factor of each axis.
-        widths: How far the filter reaches before and after a position, per axis.
-        mode: Border, under torch's name.
-    """
-    if isinstance(phase, int):
-        starts = phase_offsets(phase, stride)
-        reach = [
-            (before - start, after - (step - 1 - start))
-            for (before, after), start, step in zip(widths, starts, stride, strict=True)
-        ]
-        x = pad(x, tuple((max(before, 0), max(after, 0)) for before, after in reach), mode)
-        needed: Slices = (..., *(slice(max(-before, 0), None) for before, _ in reach))
-        return x[needed]
-    windows = padded = pad(x, widths, mode)
-    for axis, step in enumerate(stride, start=2):
-        windows = windows.unfold(axis, padded.shape[axis] - step + 1, 1)
-    return pick(windows, phase, stride, last=channels_last(padded))  # windows: (B, C, s, s, ...)
 
 
 def build_antialias(

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from trueshift._adjoint import Widths
-from trueshift._validate import PADDING_MODES, check_choice, check_dim
+from trueshift._validate import (
+    PADDING_MODES,
+    Stride,
+    check_choice,
+    check_dim,
+    check_divisible,
+    check_phase,
+    stride_per_axis,
+)
 from trueshift.layers.steady import convolve
+from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
 
@@ -38,6 +50,26 @@ class _Same:
             self.dilation,
         )
 
+    def at(self, x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
+        """Return the convolution at the positions that ``phase`` keeps, computing only those.
+
+        A soft phase gives the weighted sum of what it keeps. A convolution is linear, so that sum
+        may be taken of its input, and one strided convolution is enough.
+
+        Args:
+            x: ``(B, C, *spatial)``, sizes divisible by the stride.
+            phase: Hard ``(B,)`` or soft ``(B, P)``.
+            stride: Sampling factor of all axes, or one per axis.
+        """
+        steps = stride_per_axis("SameConv", stride, x.ndim - 2)
+        check_divisible("SameConv", x, steps)
+        check_phase("SameConv", phase, x, math.prod(steps))
+        hard = not phase.dtype.is_floating_point
+        if hard and (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+            phase = F.one_hot(phase, math.prod(steps)).to(x.dtype)
+        window = phase_window(x, phase, steps, self.widths, self.padding_mode)
+        return convolve(window, self.weight, self.bias, steps, 0, self.groups, self.dilation)
+
     @property
     def widths(self) -> Widths:
         """Border of each axis that keeps the size, before and after."""
@@ -57,7 +89,8 @@ class SameConv3d(_Same, nn.Conv3d):
     """3-D convolution at the size of its input divided by the stride; see :func:`same_conv`."""
 
 
-_CLASSES = {1: SameConv1d, 2: SameConv2d, 3: SameConv3d}
+SameConv = SameConv1d | SameConv2d | SameConv3d
+_CLASSES: dict[int, Any] = {1: SameConv1d, 2: SameConv2d, 3: SameConv3d}
 
 
 def same_conv(
@@ -69,7 +102,7 @@ def same_conv(
     dim: int = 2,
     bias: bool = False,
     **options: Any,
-) -> nn.Module:
+) -> SameConv:
     """Build a convolution that keeps the size of the map (divided by its stride, if it has one).
 
     A circular border may be wider than the map.
@@ -86,4 +119,5 @@ def same_conv(
     check_dim("same_conv", dim)
     check_choice("same_conv", "padding_mode", padding_mode, PADDING_MODES)
     options |= {"bias": bias, "padding_mode": padding_mode}
-    return _CLASSES[dim](in_channels, out_channels, kernel_size, **options)
+    conv: SameConv = _CLASSES[dim](in_channels, out_channels, kernel_size, **options)
+    return conv

@@ -74,7 +74,7 @@ class PolyphaseDown(nn.Module):
     ) -> Tensor | tuple[Tensor, Tensor]:
         check_map("PolyphaseDown", x)
         steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        x = self._fit(x, steps)
+        x = self.fit(x)
         if phase is not None:
             check_phase("PolyphaseDown", phase, x, math.prod(steps))
             y = self._keep(x, phase, steps)
@@ -88,18 +88,26 @@ class PolyphaseDown(nn.Module):
             y = self._keep(x, known, steps)
         return (y, phase) if return_phase else y
 
-    @property
-    def _selects_on_filtered(self) -> bool:
-        if self.selector is None or self.antialias is None or self.select_on == "unfiltered":
-            return False
-        return not isinstance(self.selector, FixedSelector)
+    def choose(self, x: Tensor) -> Tensor:
+        """Return the phase that the selector chooses for ``x``, a map of any channels it takes."""
+        check_map("PolyphaseDown", x)
+        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
+        return self._choose(self.fit(x), steps)
 
-    def _fit(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+    def fit(self, x: Tensor) -> Tensor:
+        """Check that the stride divides the size of ``x``, or extend it where borders allow."""
+        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
         if self.padding_mode == "circular":
             check_divisible("PolyphaseDown", x, steps)
             return x
         widths = tuple((0, -size % step) for size, step in zip(x.shape[2:], steps, strict=True))
         return pad(x, widths, self.padding_mode)
+
+    @property
+    def _selects_on_filtered(self) -> bool:
+        if self.selector is None or self.antialias is None or self.select_on == "unfiltered":
+            return False
+        return not isinstance(self.selector, FixedSelector)
 
     def _choose(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
         if self.selector is None:
@@ -151,7 +159,7 @@ class PolyphaseUp(nn.Module):
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
         u = polyphase_up(y, phase, steps)
         if output_size is not None:
-            u = _crop(u, tuple(output_size), steps)
+            u = _crop(u, output_size, steps)
         if self.antialias is None:
             return u
         return self.antialias(u) * float(math.prod(steps))
@@ -292,8 +300,14 @@ def _check_module(who: str, what: str, module: object) -> None:
         )
 
 
-def _crop(u: Tensor, size: tuple[int, ...], steps: tuple[int, ...]) -> Tensor:
+def _crop(u: Tensor, output_size: Sequence[int], steps: tuple[int, ...]) -> Tensor:
     full = tuple(u.shape[2:])
+    if not isinstance(output_size, Sequence):
+        raise TypeError(
+            f"PolyphaseUp: output_size must be one integer per axis, got {output_size!r}."
+            f" Pass {(output_size,) * len(full)}."
+        )
+    size = tuple(output_size)
     fits = len(size) == len(full) and all(
         n - step < wanted <= n for wanted, n, step in zip(size, full, steps, strict=True)
     )

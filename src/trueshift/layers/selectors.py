@@ -261,7 +261,8 @@ def set_tau(model: nn.Module, tau: float) -> None:
 
 
 def _check_tau(who: str, tau: float) -> None:
-    if not (isinstance(tau, int | float) and math.isfinite(tau) and tau > 0):
+    number = isinstance(tau, int | float) and not isinstance(tau, bool)
+    if not (number and math.isfinite(tau) and tau > 0):
         raise ValueError(f"{who}: tau must be a positive number, got {tau!r}.")
 
 

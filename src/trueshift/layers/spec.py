@@ -22,6 +22,7 @@ from trueshift.layers.selectors import (
 
 METHODS = ("stride", "aps", "lps")
 HIDDEN = ("same", "eighth")
+SELECT = ("output", "input")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,9 @@ class Sampling:
         select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
         train_rule: ``"gumbel"`` or ``"softmax"``.
         test_rule: ``"argmax"`` or ``"softmax"``.
+        select: Choose the phase from the ``"output"`` of the operation before sampling (as the
+            paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
+            operation runs strided, at the price of a plain network; the guarantee is the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
 
     Example:
@@ -62,6 +66,7 @@ class Sampling:
     select_on: str = "filtered"
     train_rule: str = "gumbel"
     test_rule: str = "argmax"
+    select: str = "output"
     selector_padding: str | None = None
 
     def __post_init__(self) -> None:
@@ -71,6 +76,7 @@ class Sampling:
         check_choice("Sampling", "select_on", self.select_on, SELECT_ON)
         check_choice("Sampling", "train_rule", self.train_rule, TRAIN_RULES)
         check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
+        check_choice("Sampling", "select", self.select, SELECT)
         if self.selector_padding is not None:
             check_choice("Sampling", "selector_padding", self.selector_padding, PADDING_MODES)
         check_dim("Sampling", self.dim)
@@ -122,7 +128,7 @@ class Sampling:
             self.antialias, channels, self.padding_mode, dim=self.dim, groups=self.groups
         )
 
-    def selector(self, channels: int) -> nn.Module:
+    def selector(self, channels: int, hidden_channels: int | None = None) -> nn.Module:
         """Build the selector of the method."""
         if self.method == "stride":
             return FixedSelector(0)
@@ -130,16 +136,28 @@ class Sampling:
             return NormSelector(self.norm)
         return ConvSelector(
             channels,
-            self.hidden_channels(channels),
+            hidden_channels or self.hidden_channels(channels),
             self.selector_padding or self.padding_mode,
             dim=self.dim,
             train_rule=self.train_rule,
             test_rule=self.test_rule,
         )
 
-    def down(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
-        """Build a layer that selects and down-samples."""
-        return self._down(self.selector(channels), channels, stride)
+    def down(
+        self, channels: int, stride: Stride = 2, *, input_channels: int | None = None
+    ) -> PolyphaseDown:
+        """Build a layer that selects and down-samples.
+
+        Args:
+            channels: Channels of the map that is down-sampled.
+            stride: Sampling factor.
+            input_channels: Channels of the map that the selector sees, if that is another one
+                (``select="input"``); its width still goes by ``channels``.
+        """
+        if self.select == "output" or input_channels is None:
+            return self._down(self.selector(channels), channels, stride)
+        hidden = self.hidden_channels(channels) if self.method == "lps" else None
+        return self._down(self.selector(input_channels, hidden), channels, stride)
 
     def follow(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
         """Build a layer that down-samples with the phase of another one, with its own filter."""

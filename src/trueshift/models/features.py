@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trueshift._adjoint import unravel
 from trueshift._validate import check_map
@@ -62,26 +62,6 @@ class Feature(NamedTuple):
             total += torch.stack([p * r for p, r in zip(parts, reached, strict=True)], dim=1)
             reached = [r * s for r, s in zip(reached, step.stride, strict=True)]
         return total
-
-
-def sample(down: nn.Module | None, x: Tensor, before: Tensor, stride: int) -> tuple[Tensor, Step]:
-    """Down-sample ``x``, or note that the operation before did so by a plain stride.
-
-    Args:
-        down: A :class:`PolyphaseDown` that selects; ``None`` if ``x`` is down-sampled already.
-        x: The map.
-        before: The map that still has the size before down-sampling.
-        stride: Sampling factor of all axes.
-
-    Returns:
-        The down-sampled map and the step.
-    """
-    size = tuple(before.shape[2:])
-    if down is not None:
-        x, phase = down(x, return_phase=True)
-    else:
-        phase = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-    return x, Step(phase, (stride,) * len(size), size)
 
 
 def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2) -> None:

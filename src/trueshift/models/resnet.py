@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.layers.conv import SameConv2d, same_conv
+from trueshift.layers.conv import SameConv, SameConv2d, same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, Step, check_image, sample
+from trueshift.models.features import Feature, Step, check_image
 from trueshift.models.pretrained import Weights, load_weights
+from trueshift.models.sampling import build_down, conv_and_sample, max_and_sample, sample
 from trueshift.models.saving import saveable
 from trueshift.padding import pad
 
@@ -37,13 +38,12 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(channels)
         self.conv2 = same_conv(channels, channels, 3, mode, dilation=dilation)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.down = _down(spec, channels, stride)
+        self.down = build_down(spec, channels, stride, in_channels)
         self.follow, self.downsample = _shortcut(spec, in_channels, channels, stride)
-        self.stride = stride
+        self.stride, self.select = stride, spec.select
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
-        main = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        main, step = _sample(self, main, x)
+        main, step = _conv_and_sample(self, self.conv1, self.bn1, x)
         main = self.bn2(self.conv2(main))
         return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
 
@@ -65,20 +65,15 @@ class Bottleneck(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.conv3 = same_conv(channels, out_channels, 1, mode)
         self.bn3 = nn.BatchNorm2d(out_channels)
-        self.down = _down(spec, channels, stride)
+        self.down = build_down(spec, channels, stride, channels)
         self.follow, self.downsample = _shortcut(spec, in_channels, out_channels, stride)
-        self.stride = stride
+        self.stride, self.select = stride, spec.select
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
         main = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        main = F.relu(self.bn2(self.conv2(main)), inplace=True)
-        main, step = _sample(self, main, x)
+        main, step = _conv_and_sample(self, self.conv2, self.bn2, main)
         main = self.bn3(self.conv3(main))
         return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
-
-
-def _down(spec: Sampling, channels: int, stride: int) -> nn.Module | None:
-    return spec.down(channels, stride) if stride > 1 and not spec.is_plain else None
 
 
 def _shortcut(
@@ -93,8 +88,12 @@ def _shortcut(
     return follow, nn.Sequential(project, nn.BatchNorm2d(out_channels))
 
 
-def _sample(block: BasicBlock | Bottleneck, main: Tensor, x: Tensor) -> tuple[Tensor, Step | None]:
-    return (main, None) if block.stride == 1 else sample(block.down, main, x, block.stride)
+def _conv_and_sample(
+    block: BasicBlock | Bottleneck, conv: SameConv, norm: nn.Module, x: Tensor
+) -> tuple[Tensor, Step | None]:
+    if block.stride == 1:
+        return F.relu(norm(conv(x)), inplace=True), None
+    return conv_and_sample(conv, norm, block.down, x, block.stride, block.select)
 
 
 def _identity(block: BasicBlock | Bottleneck, x: Tensor, step: Step | None) -> Tensor:
@@ -185,10 +184,9 @@ class ResNet(nn.Module):
             first = next(specs).replace(antialias=None) if conv1_samples else None
             plain = first is None or first.is_plain
             self.conv1 = same_conv(self.in_channels, width, 7, mode, stride=2 if plain else 1)
-            if first is not None and not plain:
-                self.conv1_down = first.down(width)
-            second = next(specs)
-            self.maxpool_down = None if second.is_plain else second.down(width)
+            if first is not None:
+                self.conv1_down = build_down(first, width, 2, self.in_channels)
+            self.maxpool_down = build_down(next(specs), width, 2, width)
         self.bn1 = nn.BatchNorm2d(width)
 
     @property
@@ -225,18 +223,16 @@ class ResNet(nn.Module):
             yield Feature(x, steps)
 
     def _stem(self, x: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
-        y = F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.stem == "cifar":
-            return y, ()
-        y, first = sample(self.conv1_down, y, x, 2)
-        mode = self.spec.padding_mode
-        if self.maxpool_down is None:
-            inside = mode == "zeros"  # torch pads by itself
-            wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)
-            pooled = F.max_pool2d(wide, 3, 2, padding=int(inside))
-        else:
-            pooled = F.max_pool2d(pad(y, ((0, 1), (0, 1)), mode), 2, 1)
-        pooled, second = sample(self.maxpool_down, pooled, y, 2)
+            return F.relu(self.bn1(self.conv1(x)), inplace=True), ()
+        mode, select = self.spec.padding_mode, self.spec.select
+        y, first = conv_and_sample(self.conv1, self.bn1, self.conv1_down, x, 2, select)
+        if self.maxpool_down is not None:
+            pooled, second = max_and_sample(self.maxpool_down, y, mode, select)
+            return pooled, (first, second)
+        inside = mode == "zeros"  # torch pads by itself
+        wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)
+        pooled, second = sample(None, F.max_pool2d(wide, 3, 2, padding=int(inside)), y, 2)
         return pooled, (first, second)
 
 

@@ -7,18 +7,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from trueshift._validate import check_dim, check_positive
 from trueshift.layers.antialias import NORMS
 from trueshift.layers.conv import same_conv
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, Step, check_image, sample
+from trueshift.models.features import Feature, Step, check_image
+from trueshift.models.sampling import build_down, max_and_sample
 from trueshift.models.saving import saveable
 from trueshift.models.upsampling import build_ups
-from trueshift.padding import pad
-
-_MAX_POOLS = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 def _double_conv(in_channels: int, channels: int, spec: Sampling) -> nn.Sequential:
@@ -37,14 +34,11 @@ class MaxDown(nn.Module):
 
     def __init__(self, channels: int, spec: Sampling) -> None:
         super().__init__()
-        self.mode, self.dim = spec.padding_mode, spec.dim
-        self.down = None if spec.is_plain else spec.down(channels)
+        self.mode, self.select = spec.padding_mode, spec.select
+        self.down = build_down(spec, channels, 2, channels)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step]:
-        plain = self.down is None
-        even = plain and self.mode == "circular"  # then no window reaches over the border
-        wide = x if even else pad(x, ((0, 1),) * self.dim, self.mode)
-        return sample(self.down, _MAX_POOLS[self.dim](wide, 2, 2 if plain else 1), x, 2)
+        return max_and_sample(self.down, x, self.mode, self.select)
 
 
 class UNet(nn.Module):
