@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import platform
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -21,7 +22,19 @@ class Command(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Command] = {}
+COMMANDS = {
+    "quickstart": Command(
+        "trueshift.cli.quickstart", "train six small networks on built-in data and compare them"
+    ),
+    "fit": Command("trueshift.cli.lightning", "train a network from a recipe"),
+    "validate": Command("trueshift.cli.lightning", "validate a checkpoint"),
+    "test": Command("trueshift.cli.lightning", "test a checkpoint: accuracy and consistency"),
+    "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
+    "table": Command("trueshift.cli.table", "put results beside the paper's"),
+    "bench": Command("trueshift.cli.bench", "parameters and speed of whole networks"),
+    "data": Command("trueshift.cli.data", "get a data set and check it"),
+}
+LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,29 +47,49 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a check failed, 2 wrong usage or input, 130 interrupted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    verb = next((word for word in words if word in COMMANDS), None)
-    parser = _parser(verb)
-    args = parser.parse_args(words)
-    if verb is None:
-        parser.print_help()
-        return 2
+    debug = words[:1] == ["--debug"]
+    words = words[1:] if debug else words
+    verb = words[0] if words and words[0] in COMMANDS else None
     try:
+        if verb in LIGHTNING:
+            module = importlib.import_module(COMMANDS[verb].module)
+            return int(module.main(verb, words[1:]))
+        parser = _parser(verb)
+        args = parser.parse_args(words)
+        if verb is None:
+            parser.print_help()
+            return 2
         return int(args.run(args))
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
     except (ImportError, OSError, TypeError, ValueError) as error:
-        if args.debug:
+        if debug:
             raise
         print(f"trueshift {verb}: error: {error}", file=sys.stderr)
         return 2
+
+
+class _Version(argparse.Action):
+    """Print what a bug report needs."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        import torch
+
+        device = torch.accelerator.current_accelerator()
+        print(f"trueshift {__version__}, Python {platform.python_version()}, {platform.platform()}")
+        print(
+            f"torch {torch.__version__}, {torch.get_num_threads()} threads,"
+            f" accelerator: {device or 'none'}"
+        )
+        parser.exit()
 
 
 def _parser(verb: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trueshift", description="Networks that are truly invariant and equivariant to shifts."
     )
-    parser.add_argument("--version", action="version", version=f"trueshift {__version__}")
+    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and devices")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of errors")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
