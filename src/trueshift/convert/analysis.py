@@ -1,0 +1,347 @@
+"""Abstract interpretation of a traced network: which tensor lives on which grid."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from trueshift.convert.calls import Call, read_call
+from trueshift.convert.errors import Refusal, Refused
+from trueshift.convert.lattice import Digit, Lattice, Phase, Space
+from trueshift.convert.trace import Traced
+from trueshift.convert.values import (
+    BATCH,
+    CONSTANT,
+    OTHER,
+    Frame,
+    Kind,
+    Plain,
+    Tokens,
+    Value,
+    data_of,
+    plain,
+    values_in,
+)
+
+Rule = Callable[["Analysis", Call], Any]
+
+
+class _Unknown:
+    """The value of anything after a refused operation; it raises no further complaints."""
+
+
+UNKNOWN = _Unknown()
+
+
+class TooSmall(Exception):  # noqa: N818
+    """The example's size is not a multiple of a stride; carries the multiple found so far."""
+
+    def __init__(self, multiples: dict[int, int]) -> None:
+        super().__init__()
+        self.multiples = multiples
+
+
+@dataclass
+class Action:
+    """What becomes of one node.
+
+    Args:
+        kind: ``"window"``, ``"up"``, ``"replace"``, ``"skip"``, ``"origin"`` or ``"leave"``.
+        module: The module that takes its place; ``None`` keeps the operation.
+        inputs: Further arguments of the module: nodes or names of attributes.
+        phase: The phase that a window operation samples at.
+        spaces: Spatial axes of the operation's input.
+        shift: For every axis, the digits that an up-sampling undoes, with weights.
+        origin: Which origin is chosen or left.
+        factors: By how much an operation that leaves an origin enlarges the map.
+        note: What the plan should say.
+    """
+
+    kind: str
+    module: Any = None
+    inputs: tuple[Any, ...] = ()
+    phase: Phase | None = None
+    spaces: tuple[Space, ...] = ()
+    shift: tuple[tuple[tuple[Digit, int], ...], ...] = ()
+    origin: int = -1
+    factors: tuple[int, ...] = ()
+    note: str = ""
+
+
+@dataclass
+class Analysis:
+    """The interpreter: walks the graph once and fills ``actions`` and ``refusals``.
+
+    Args:
+        traced: The network.
+        rules: What each operation does to grids, by name.
+        custom: Rules of the user, by function, method name or module class.
+        flatten: ``"refuse"`` or ``"canonical"``.
+        keep: Whether the original padding stays.
+    """
+
+    traced: Traced
+    rules: dict[str, Rule]
+    custom: dict[Any, str]
+    flatten: str = "refuse"
+    keep: bool = False
+    lattice: Lattice = field(default_factory=Lattice)
+    env: dict[fx.Node, Any] = field(default_factory=dict)
+    actions: dict[fx.Node, Action] = field(default_factory=dict)
+    refusals: list[Refusal] = field(default_factory=list)
+    unary: set[fx.Node] = field(default_factory=set)
+    inputs: dict[str, int] = field(default_factory=dict)
+    origins: list[fx.Node] = field(default_factory=list)
+    fixed_sizes: bool = False
+
+    def run(self) -> Analysis:
+        """Interpret every node."""
+        self.fixed_sizes = self.traced.fixed_sizes
+        with torch.no_grad():
+            for node in self.traced.graph.nodes:
+                self.env[node] = self._visit(node)
+            try:
+                self.lattice.settle()
+            except Refused as refused:
+                self.refusals.append(Refusal("branches", "meet", refused.reason, refused.advice))
+        return self
+
+    def _visit(self, node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._input(node)
+        if node.op == "get_attr":
+            return self.attribute(str(node.target))
+        args, kwargs = self.look(node.args), self.look(node.kwargs)
+        if node.op == "output":
+            return args[0]
+        if _holds_unknown((args, kwargs)):
+            return UNKNOWN
+        module = self._module(node)
+        call = read_call(node, module, args, kwargs, self.attribute)
+        try:
+            return self._apply(call, module, args, kwargs)
+        except Refused as refused:
+            reason, advice = refused.reason, refused.advice
+        except TooSmall:
+            raise
+        except Exception as error:
+            reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
+            advice = "Is the example's size one that the network is made for?"
+        self.refusals.append(Refusal(self.place(node), _shown(node, module), reason, advice))
+        return UNKNOWN
+
+    def _apply(self, call: Call, module: nn.Module | None, args: Any, kwargs: Any) -> Any:
+        custom = self._custom_rule(call.node, module)
+        if custom is not None:
+            return self.rules[custom](self, call)
+        values = values_in((args, kwargs))
+        spaced = [value for value in values if value.has_space]
+        if call.name in ALWAYS or spaced:
+            rule = self.rules.get(call.name)
+            if rule is None and _same_in_eval(module) and len(values) == 1:
+                rule = self.rules["pointwise"]
+            if rule is None:
+                raise Refused(
+                    f"no rule says what {_shown(call.node, module)} does to grids.",
+                    "If it treats every position alike, say so with"
+                    " trueshift.convert.register_rule(op, 'equivariant'); see its docstring.",
+                )
+            return rule(self, call)
+        return self.wrap(self.execute(call), values)
+
+    def _custom_rule(self, node: fx.Node, module: nn.Module | None) -> str | None:
+        if module is None:
+            return self.custom.get(node.target)
+        return next((self.custom[t] for t in type(module).__mro__ if t in self.custom), None)
+
+    # Reading and running nodes
+
+    def look(self, tree: Any) -> Any:
+        """Replace nodes by their values."""
+        return fx.node.map_aggregate(
+            tree, lambda item: self.env[item] if isinstance(item, fx.Node) else item
+        )
+
+    def attribute(self, name: str) -> Any:
+        """Return a parameter or buffer of the network."""
+        found = operator.attrgetter(name)(self.traced.root)
+        if not isinstance(found, Tensor):
+            return found
+        return plain(found.detach(), fixed=not isinstance(found, nn.Parameter))
+
+    def execute(self, call: Call) -> Any:
+        """Run the original operation on the data of its values."""
+        node = call.node
+        args, kwargs = data_of(self.look(node.args)), data_of(self.look(node.kwargs))
+        if node.op == "call_module":
+            return self.traced.root.get_submodule(str(node.target))(*args, **kwargs)
+        if node.op == "call_method":
+            return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+    def wrap(self, result: Any, values: Sequence[Value]) -> Any:
+        """Turn tensors of a result without space into values."""
+        fixed = all(value.fixed for value in values)
+        if isinstance(result, Tensor):
+            kinds: list[Kind] = [OTHER] * result.ndim
+            batched = any(v.kinds[:1] == (BATCH,) and len(v.data) == len(result) for v in values
+                          if result.ndim and v.data.ndim)
+            if batched:
+                kinds[0] = BATCH
+            return Value(result, tuple(kinds), fixed)
+        if isinstance(result, tuple) and type(result) is not torch.Size:
+            return tuple(self.wrap(item, values) for item in result)
+        return [self.wrap(item, values) for item in result] if isinstance(result, list) else result
+
+    def place(self, node: fx.Node) -> str:
+        """Say where a node is: the module that runs it, and the line of its code."""
+        if node.op == "call_module":
+            return str(node.target)
+        return node.meta.get("place") or "forward"
+
+    def site(self, node: fx.Node) -> str:
+        """Name a node after its module, or after the place and the operation."""
+        place = self.place(node).replace(".", "_")
+        return place if node.op == "call_module" else f"{place}_{node.name}"
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        is_module = node.op == "call_module"
+        return self.traced.root.get_submodule(str(node.target)) if is_module else None
+
+    def _input(self, node: fx.Node) -> Any:
+        data = self.traced.arguments[str(node.target)]
+        if not isinstance(data, Tensor):
+            return data
+        if data.ndim not in (3, 4, 5):
+            return Value(data, (BATCH, *[OTHER] * (data.ndim - 1)) if data.ndim else ())
+        self.inputs[str(node.target)] = len(self.lattice.sizes)
+        spaces = self.lattice.add_root(tuple(data.shape[2:]))
+        return Value(data, (BATCH, OTHER, *spaces))
+
+    # What several rules need
+
+    def same(self, a: Kind, b: Kind) -> None:
+        """Make two axes that meet the same grid."""
+        if isinstance(a, Space) and isinstance(b, Space):
+            self.lattice.unify(a, b)
+        elif isinstance(a, Tokens) and isinstance(b, Tokens) and len(a.spaces) == len(b.spaces):
+            for one, other in zip(a.spaces, b.spaces, strict=True):
+                self.lattice.unify(one, other)
+        elif isinstance(a, Frame) and isinstance(b, Frame) and a.origin == b.origin:
+            self.lattice.unify(a.space, b.space)
+        elif a != b:
+            raise Refused(
+                "a spatial axis meets an axis of another meaning.",
+                "Keep space and channels on their own axes.",
+            )
+
+    def join(self, entries: Sequence[tuple[Value, int]]) -> Kind:
+        """Return the meaning of an axis in which several tensors meet, position by position."""
+        kinds = [value.kinds[axis] for value, axis in entries]
+        spatial = [kind for kind in kinds if not isinstance(kind, Plain)]
+        for kind in spatial[1:]:
+            self.same(spatial[0], kind)
+        longer = [(v, axis) for v, axis in entries if v.data.shape[axis] > 1]
+        if not spatial:
+            if BATCH in kinds:
+                return BATCH
+            others = [v.kinds[axis] for v, axis in longer]
+            return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
+        for value, axis in longer:
+            if isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis):
+                raise Refused(
+                    "a map meets a tensor that differs from position to position (a learned or"
+                    " fixed position embedding, coordinates, or a bias of relative positions).",
+                    "Remove it, or make it depend on the image.",
+                )
+        return spatial[0]
+
+    def broadcast(self, values: Sequence[Value], ndim: int) -> tuple[Kind, ...]:
+        """Join tensors axis by axis, as broadcasting does."""
+        kinds: list[Kind] = []
+        for axis in range(-ndim, 0):
+            entries = [(v, v.data.ndim + axis) for v in values if v.data.ndim + axis >= 0]
+            kinds.append(self.join(entries) if entries else OTHER)
+        return tuple(kinds)
+
+    def size_of(self, space: Space) -> int:
+        """Length of an axis in the converted network."""
+        total = self.lattice.sizes[space.root][space.axis] * space.fine
+        return total // self.lattice.stride(space)
+
+    def check_divisible(self, spaces: Sequence[Space], steps: Sequence[int]) -> None:
+        """Stop if a stride does not divide an axis, telling the multiple needed so far."""
+        bad = {
+            space.axis: self.lattice.stride(space) * step
+            for space, step in zip(spaces, steps, strict=True)
+            if self.size_of(space) % step
+        }
+        if bad:
+            raise TooSmall(bad)
+
+    def required_multiple(self, dim: int) -> tuple[int, ...]:
+        """Of what number each axis of the inputs must be a multiple."""
+        multiple = [1] * dim
+        spaces = [space for value in self._all_values() for space in _spaces(value)]
+        for space in spaces:
+            if space.axis < dim:
+                stride = self.lattice.stride(space)
+                multiple[space.axis] = math.lcm(multiple[space.axis], stride)
+        return tuple(multiple)
+
+    def _all_values(self) -> list[Value]:
+        return [value for tree in self.env.values() for value in values_in(tree)]
+
+
+ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like", "ones_like",
+          "full_like", "zeros", "ones", "full", "expand", "expand_as", "dropout"}  # fmt: skip
+
+
+def _spaces(value: Value) -> list[Space]:
+    found: list[Space] = []
+    for kind in value.kinds:
+        if isinstance(kind, Space):
+            found.append(kind)
+        elif isinstance(kind, Tokens):
+            found.extend(kind.spaces)
+    return found
+
+
+def _constant_along(value: Value, axis: int) -> bool:
+    if value.kinds[axis] is CONSTANT:
+        return True
+    data = value.data
+    return value.fixed and bool((data == data.narrow(axis, 0, 1)).all())
+
+
+def _holds_unknown(tree: Any) -> bool:
+    if tree is UNKNOWN:
+        return True
+    if isinstance(tree, slice):
+        return _holds_unknown((tree.start, tree.stop, tree.step))
+    items = tree.values() if isinstance(tree, dict) else tree
+    return isinstance(tree, list | tuple | dict) and any(_holds_unknown(item) for item in items)
+
+
+def _same_in_eval(module: nn.Module | None) -> bool:
+    """Tell whether a module without parts does nothing in eval mode, as drop-path layers do."""
+    if module is None or any(True for _ in module.children()):
+        return False
+    probe = torch.arange(1.0, 17.0).view(2, 2, 2, 2)
+    try:
+        return bool(torch.equal(module(probe), probe))
+    except Exception:
+        return False
+
+
+def _shown(node: fx.Node, module: nn.Module | None) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    name = name if module is None else type(module).__name__
+    line = node.meta.get("line")
+    return f"{name}, {line}" if line and module is None else name

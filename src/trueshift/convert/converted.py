@@ -1,0 +1,132 @@
+"""The converted network: the original's parts, new parts under ``sampling``, generated code."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+
+if TYPE_CHECKING:
+    from trueshift.convert.plan import Plan
+
+PREFIX = "sampling"
+
+
+class Converted(nn.Module):
+    """A network that :func:`convert` made; it has the names and weights of the original.
+
+    Its code is the traced one, for eval mode: outputs that the original returns while training only
+    (auxiliary heads) are not computed, though their weights are kept.
+
+    Args:
+        root: A copy of the original with the new parts under ``sampling``.
+        graph: The operations.
+        inputs: Names of the arguments, and which of them are maps.
+        plan: What was done.
+    """
+
+    def __init__(
+        self, root: nn.Module, graph: fx.Graph, inputs: dict[str, bool], plan: Plan
+    ) -> None:
+        super().__init__()
+        self._modules.update(root._modules)
+        self._parameters.update(root._parameters)
+        self._buffers.update(root._buffers)
+        self._non_persistent_buffers_set.update(root._non_persistent_buffers_set)
+        self.plan, self.inputs = plan, inputs
+        code = graph.python_code("self")
+        self.code = code.src
+        self._names = code.globals
+        self._compile()
+        self.train(root.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        self._check_sizes(dict(zip(self.inputs, args, strict=False)) | kwargs)
+        return self._run(self, *args, **kwargs)
+
+    @property
+    def required_multiple(self) -> int | tuple[int, ...]:
+        """Of what number the sizes of inputs must be multiples (one per axis if they differ)."""
+        return self.plan.required_multiple
+
+    def _check_sizes(self, arguments: dict[str, Any]) -> None:
+        for name, x in arguments.items():
+            if not self.inputs.get(name) or not isinstance(x, Tensor):
+                continue
+            sizes = tuple(x.shape[2:])
+            if self.plan.fixed_sizes:
+                wanted = self.plan.sizes[name]
+                if sizes != wanted:
+                    raise ValueError(
+                        f"{self.plan.network}: converted for inputs of size {wanted} only, because"
+                        f" the model computes with sizes, got {name} of shape {tuple(x.shape)}."
+                        f" Resize to {wanted}, or convert again with an example of this size."
+                    )
+                continue
+            check_multiple(self.plan.network, name, x, self.plan.multiples)
+
+    def _compile(self) -> None:
+        namespace = dict(self._names)
+        exec(compile(self.code, f"<converted {self.plan.network}>", "exec"), namespace)
+        self._run = namespace["forward"]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        del state["_run"]
+        names = state["_names"].items()
+        state["_names"] = {
+            key: _Import(value.__name__) if isinstance(value, ModuleType) else value
+            for key, value in names
+        }
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        names = state["_names"].items()
+        state["_names"] = {
+            key: importlib.import_module(value.name) if isinstance(value, _Import) else value
+            for key, value in names
+        }
+        super().__setstate__(state)
+        self._compile()
+
+    def extra_repr(self) -> str:
+        """Show the network and the multiple."""
+        return f"{self.plan.network}, required_multiple={self.required_multiple}"
+
+
+class _Import:
+    """Stands for an imported module in a pickle."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -> None:
+    """Raise unless the sizes of a map are multiples; name the nearest sizes that are."""
+    sizes = x.shape[2:]
+    steps = multiples[: len(sizes)]
+    if all(size % step == 0 for size, step in zip(sizes, steps, strict=True)):
+        return
+    up = tuple(-(-size // step) * step for size, step in zip(sizes, steps, strict=True))
+    down = tuple(size // step * step for size, step in zip(sizes, steps, strict=True))
+    shown = steps[0] if len(set(steps)) == 1 else steps
+    crop = f" or crop to {down}" if min(down) > 0 else ""
+    raise ValueError(
+        f"{who}: spatial sizes must be multiples of {shown}, got {name} of shape"
+        f" {tuple(x.shape)}. Pad or resize to {up}{crop}."
+    )
+
+
+def own_constants(root: nn.Module, graph: fx.Graph) -> None:
+    """Turn tensors that are plain attributes into buffers, so that they move with the network."""
+    for node in graph.nodes:
+        if node.op != "get_attr":
+            continue
+        path, _, name = str(node.target).rpartition(".")
+        owner = root.get_submodule(path)
+        if isinstance(owner.__dict__.get(name), torch.Tensor):
+            tensor = owner.__dict__.pop(name)
+            owner.register_buffer(name, tensor, persistent=False)

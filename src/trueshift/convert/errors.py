@@ -1,0 +1,53 @@
+"""What cannot be converted, where, why, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """One place of a network that has no shift-equivariant version.
+
+    Args:
+        place: Name of the module or line of code.
+        op: The operation.
+        reason: Why it depends on absolute positions, or cannot be understood.
+        advice: What the user can do.
+    """
+
+    place: str
+    op: str
+    reason: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.op}): {self.reason} {self.advice}"
+
+
+class ConversionError(ValueError):
+    """The network was not converted; ``refusals`` lists every place and reason.
+
+    Args:
+        network: Name of the network's class.
+        refusals: What was refused.
+    """
+
+    def __init__(self, network: str, refusals: Sequence[Refusal]) -> None:
+        self.network, self.refusals = network, tuple(refusals)
+        places = "place" if len(self.refusals) == 1 else "places"
+        lines = [f"  {number}. {text}" for number, text in enumerate(self.refusals, start=1)]
+        head = f"convert: {network} was refused at {len(self.refusals)} {places}:"
+        super().__init__("\n".join([head, *lines]))
+
+    def __reduce__(self) -> tuple[type[ConversionError], tuple[str, tuple[Refusal, ...]]]:
+        return type(self), (self.network, self.refusals)
+
+
+class Refused(Exception):  # noqa: N818 (a signal inside the analysis)
+    """Raised by a rule that refuses an operation."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        super().__init__(reason)
+        self.reason, self.advice = reason, advice

@@ -1,0 +1,331 @@
+"""A model to a graph: symbolic tracing with the values of an example carried beside the symbols.
+
+Sizes stay symbolic, so the graph serves every batch and image size, but questions about them (``if
+h % 32``) are answered by the example.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import operator
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from trueshift.convert.errors import ConversionError, Refusal
+
+_CREATORS = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros")
+_READS_VALUES = ("item", "tolist", "nonzero")
+_BY_CLASS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+
+
+class DependsOnValues(Exception):  # noqa: N818
+    """Python asked for a number that depends on the contents of an image."""
+
+
+class TracedProxy(fx.Proxy):
+    """A symbol that knows the value that the example gives it."""
+
+    def __init__(self, node: fx.Node, tracer: Tracer, value: Any) -> None:
+        super().__init__(node, tracer)
+        self.value = value
+
+    @property
+    def __class__(self) -> type:  # isinstance() in a model asks for the value's type
+        return type(self.value)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and not hasattr(Tensor, name):
+            raise AttributeError(name)
+        found = getattr(self.value, name)
+        if callable(found):
+            return lambda *args, **kwargs: self.tracer.create_proxy(
+                "call_method", name, (self, *args), kwargs
+            )
+        if name in ("ndim", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "layout"):
+            return found
+        return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+
+    def __setitem__(self, key: Any, item: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, key, item), {})
+
+    def dim(self) -> int:
+        return self.value.dim()
+
+    def __bool__(self) -> bool:
+        return bool(self._ask())
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([self[index] for index in range(len(self.value))])
+
+    def __contains__(self, item: Any) -> bool:
+        return item in self._ask()
+
+    def __int__(self) -> int:
+        return int(self._fix())
+
+    def __index__(self) -> int:
+        return operator.index(self._fix())
+
+    def __float__(self) -> float:
+        return float(self._fix())
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def keys(self) -> Any:
+        return self.value.keys()
+
+    def _ask(self) -> Any:
+        if isinstance(self.value, Tensor) or self.node.meta.get("read"):
+            raise DependsOnValues
+        return self.value
+
+    def _fix(self) -> Any:
+        """Hand a number to Python; from here on it is a constant of the example."""
+        value = self._ask()
+        self.tracer.fixed_sizes = self.tracer.fixed_sizes or bool(self.node.args)
+        return value
+
+
+class Tracer(fx.Tracer):
+    """Trace a module on an example.
+
+    Args:
+        arguments: Value of every argument of ``forward`` that the example gives.
+        leaves: Module classes to keep as they are.
+    """
+
+    def __init__(self, arguments: dict[str, Any], leaves: tuple[type, ...] = ()) -> None:
+        super().__init__()
+        self.proxy_buffer_attributes = True
+        self.arguments, self.leaves = arguments, leaves
+        self.fixed_sizes = False
+        self.place = ""
+        self._evaluating = False
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if isinstance(m, (*self.leaves, *_BY_CLASS)):
+            return True
+        if type(m).__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential):
+            return True
+        return not any(True for _ in m.children()) and _depends_on_mode(m)
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        if self._evaluating:
+            return forward(*args, **kwargs)
+        outer, self.place = self.place, self.path_of_module(m)
+        result = super().call_module(m, forward, args, kwargs)
+        self.place = outer
+        return result
+
+    def create_arg(self, a: Any) -> Any:
+        if type(a) is TracedProxy:
+            return a.node
+        if type(a) is torch.Size:
+            return tuple(a)
+        if isinstance(a, torch.dtype | torch.device | torch.memory_format | torch.layout):
+            return a
+        return super().create_arg(a)
+
+    def create_proxy(
+        self,
+        kind: str,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *_: Any,
+        **__: Any,
+    ) -> TracedProxy:
+        node = self.create_node(kind, target, self.create_arg(args), self.create_arg(kwargs))
+        node.meta["place"] = self.place
+        node.meta["line"] = _line_of_model()
+        value = self._evaluate(kind, target, _values(args), _values(kwargs))
+        read = kind == "call_method" and target in _READS_VALUES
+        inputs = node.all_input_nodes
+        if not isinstance(value, Tensor) and (read or any(n.meta.get("read") for n in inputs)):
+            node.meta["read"] = True
+        if isinstance(value, Tensor):
+            node.meta["shape"] = tuple(value.shape)
+        return TracedProxy(node, self, value)
+
+    def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
+        if self._evaluating:
+            return attr_val
+        return super().getattr(attr, attr_val, parameter_proxy_cache)
+
+    def _evaluate(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        """Run one operation on values, unseen by the tracing of modules and attributes."""
+        self._evaluating = True
+        try:
+            return self._run(kind, target, args, kwargs)
+        finally:
+            self._evaluating = False
+
+    def _run(self, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+        if kind == "placeholder":
+            return self.arguments[target]
+        if kind == "get_attr":
+            return operator.attrgetter(target)(self.root)
+        if kind == "call_module":
+            return self.root.get_submodule(target).forward(*args, **kwargs)
+        if kind == "call_method":
+            return getattr(args[0], target)(*args[1:], **kwargs)
+        return target(*args, **kwargs)
+
+    def _proxy_placeholder(self, name: str, _: Any, sig: inspect.Signature, __: Any) -> Any:
+        if name in self.arguments:
+            return self.create_proxy("placeholder", name, (), {})
+        if name.startswith("*"):
+            return () if not name.startswith("**") else {}
+        return sig.parameters[name].default
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A network as a graph.
+
+    Args:
+        root: The module (in eval mode) whose parts the graph names.
+        graph: The operations.
+        arguments: The example, by argument of ``forward``.
+        fixed_sizes: Whether the model turned a size into a Python number, so that the graph holds
+            for the example's size only.
+    """
+
+    root: nn.Module
+    graph: fx.Graph
+    arguments: dict[str, Any]
+    fixed_sizes: bool
+
+
+def trace(model: nn.Module, example: Any, leaves: tuple[type, ...] = ()) -> Traced:
+    """Trace ``model`` (in eval mode, not changed otherwise) on an example.
+
+    Args:
+        model: The network.
+        example: A tensor, a tuple of arguments of ``forward`` or a dict of them.
+        leaves: Module classes that are operations of their own.
+    """
+    arguments = {name: _copy(value) for name, value in bind(model, example).items()}
+    tracer = Tracer(arguments, leaves)
+    name = type(model).__name__
+    modes = torch.no_grad(), _symbolic_creation(tracer)
+    try:
+        with modes[0], modes[1]:
+            graph = tracer.trace(model)
+    except DependsOnValues as error:
+        place, line = _where(error, tracer)
+        raise ConversionError(
+            name, [Refusal(place, line, _ON_VALUES, "Use torch.where, or convert its parts.")]
+        ) from error
+    except ConversionError:
+        raise
+    except Exception as error:
+        place, line = _where(error, tracer)
+        reason = f"the model cannot be traced: {type(error).__name__}: {error}"
+        advice = "Check that model(example_input) runs; make unusual modules leaves: register_rule."
+        raise ConversionError(name, [Refusal(place, line, reason, advice)]) from error
+    return Traced(model, graph, bind(model, example), tracer.fixed_sizes)
+
+
+_ON_VALUES = "Python control flow depends on the values of a tensor."
+
+
+def bind(model: nn.Module, example: Any) -> dict[str, Any]:
+    """Return the example by argument of ``forward``."""
+    signature = inspect.signature(model.forward)
+    if isinstance(example, dict):
+        return dict(signature.bind(**example).arguments)
+    args = tuple(example) if isinstance(example, list | tuple) else (example,)
+    return dict(signature.bind(*args).arguments)
+
+
+def _depends_on_mode(module: nn.Module) -> bool:
+    """Tell whether a module's code asks if it is training, as drop-path layers do."""
+    try:
+        return "training" in inspect.getsource(type(module).forward)
+    except (OSError, TypeError):
+        return False
+
+
+@contextlib.contextmanager
+def _symbolic_creation(tracer: Tracer) -> Iterator[None]:
+    """Record functions that make tensors from sizes; torch does not dispatch them."""
+    originals = {name: getattr(torch, name) for name in _CREATORS}
+
+    def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if _has_proxy(args) or _has_proxy(kwargs):
+                return tracer.create_proxy("call_function", function, args, kwargs)
+            return function(*args, **kwargs)
+
+        return call
+
+    try:
+        for name, function in originals.items():
+            setattr(torch, name, recorded(function))
+        yield
+    finally:
+        for name, function in originals.items():
+            setattr(torch, name, function)
+
+
+def _has_proxy(tree: Any) -> bool:
+    if type(tree) is TracedProxy:
+        return True
+    items = tree.values() if isinstance(tree, dict) else tree
+    return isinstance(tree, list | tuple | dict) and any(_has_proxy(item) for item in items)
+
+
+def _values(tree: Any) -> Any:
+    if type(tree) is TracedProxy:
+        return tree.value
+    if isinstance(tree, dict):
+        return {key: _values(item) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(_values(tree.start), _values(tree.stop), _values(tree.step))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_values(item) for item in tree))
+    if isinstance(tree, list | tuple):
+        return type(tree)(_values(item) for item in tree)
+    return tree
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+_SKIP = ("/torch/", "trueshift/convert/", "/contextlib.py", "/inspect.py")
+
+
+def _line_of_model() -> str:
+    """Return the line of the model's own code that is running."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        path = frame.f_code.co_filename.replace("\\", "/")
+        if not any(part in path for part in _SKIP) and "self" in frame.f_locals:
+            return f"{path.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _where(error: BaseException, tracer: Tracer) -> tuple[str, str]:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if not any(part in f.filename.replace("\\", "/") for part in _SKIP)]
+    line = own[-1] if own else frames[-1]
+    return tracer.place or "forward", f"{line.filename.rsplit('/', 1)[-1]}:{line.lineno}: {line.line}"

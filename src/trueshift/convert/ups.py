@@ -1,0 +1,151 @@
+"""Up-sampling with circular borders, and sums over space whose bits do not depend on place."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._adjoint import Widths
+from trueshift.functional import order_free_mean
+from trueshift.padding import pad
+
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+class Grow(nn.Module):
+    """Interpolation to a size ``factors`` times as large, with circular borders.
+
+    ``align_corners=True`` has no circular version: corners are neighbours on a circle. Its limit
+    for large maps is used, in which every ``factor``-th value is one of the input's.
+
+    Args:
+        factors: Up-sampling factor of each axis.
+        options: ``mode``, ``align_corners`` and so on of ``torch.nn.functional.interpolate``.
+    """
+
+    def __init__(self, factors: tuple[int, ...], options: dict[str, Any]) -> None:
+        super().__init__()
+        self.factors, self.options = factors, options
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = x.shape[2:]
+        if self.options["mode"].startswith("nearest"):
+            grown = [size * f for size, f in zip(sizes, self.factors, strict=True)]
+            return F.interpolate(x, size=grown, **self.options)
+        aligned = bool(self.options.get("align_corners"))
+        edge = 3 if self.options["mode"] == "bicubic" else 2
+        widths = tuple((edge, edge + aligned) if f > 1 else (0, 0) for f in self.factors)
+        padded = pad(x, widths, "circular")
+        less = 1 if aligned else 0
+        grown = [
+            (size - less) * f + less if f > 1 else size
+            for size, f in zip(padded.shape[2:], self.factors, strict=True)
+        ]
+        y = F.interpolate(padded, size=grown, **self.options)
+        for axis, (size, f) in enumerate(zip(sizes, self.factors, strict=True), start=2):
+            if f > 1:
+                y = y.narrow(axis, edge * f, size * f)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the factors."""
+        return f"factors={self.factors}, {self.options}"
+
+
+class Transposed(nn.Module):
+    """Transposed convolution with circular borders and the weight and bias of the original.
+
+    Args:
+        stride: Up-sampling factor of each axis.
+        padding: The original padding: how much of the start was cut off.
+        dilation: Distance of the taps.
+        reach: Length of the dilated kernel less one.
+        groups: Groups of channels.
+    """
+
+    def __init__(
+        self,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        reach: tuple[int, ...],
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.reach, self.groups = reach, groups
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        before = [math.ceil(reach / s) for reach, s in zip(self.reach, self.stride, strict=True)]
+        after = [math.ceil(p / s) + 1 for p, s in zip(self.padding, self.stride, strict=True)]
+        widths: Widths = tuple(zip(before, after, strict=True))
+        function = _TRANSPOSED[len(self.stride)]
+        y = function(
+            pad(x, widths, "circular"),
+            weight,
+            bias,
+            self.stride,
+            groups=self.groups,
+            dilation=self.dilation,
+        )
+        for axis, step in enumerate(self.stride):
+            start = before[axis] * step + self.padding[axis]
+            y = y.narrow(2 + axis, start, x.shape[2 + axis] * step)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the geometry."""
+        return f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
+
+
+class Reduce(nn.Module):
+    """Mean, sum or 2-norm over space; at test time its bits do not depend on a shift.
+
+    Args:
+        kind: ``"mean"``, ``"sum"`` or ``"norm"``.
+        dims: Axes to reduce.
+        keepdim: Whether to keep them as axes of size 1.
+    """
+
+    def __init__(self, kind: str, dims: tuple[int, ...], keepdim: bool) -> None:
+        super().__init__()
+        self.kind, self.dims, self.keepdim = kind, dims, keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        terms = x.square() if self.kind == "norm" else x
+        if self.training:
+            mean = terms.mean(self.dims)
+        else:
+            mean = order_free_mean(terms, self.dims)
+        if self.kind != "mean":
+            mean = mean * math.prod([x.shape[dim] for dim in self.dims])
+        y = (mean.sqrt() if self.kind == "norm" else mean).to(x.dtype)
+        if self.keepdim:
+            for dim in sorted(dim % x.ndim for dim in self.dims):
+                y = y.unsqueeze(dim)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.kind}, dims={self.dims}, keepdim={self.keepdim}"
+
+
+class FunctionalDropout(nn.Module):
+    """``torch.nn.functional.dropout`` of a model's code, active while training."""
+
+    def __init__(self, function: Any, p: float) -> None:
+        super().__init__()
+        self.function, self.p = function, p
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(x, self.p, self.training)
+        return y
+
+
+def roll(x: Tensor, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
+    """Shift a map by a constant: what cutting or padding one side means on a circle."""
+    return torch.roll(x, shifts, dims)

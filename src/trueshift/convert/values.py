@@ -1,0 +1,98 @@
+"""What the analysis knows of a tensor: the meaning of each of its axes."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from trueshift.convert.lattice import Space
+
+
+class Plain(enum.Enum):
+    """Axes that have nothing to do with space."""
+
+    OTHER = "other"
+    BATCH = "batch"
+    CONSTANT = "constant"  # as long as a spatial axis, but the same everywhere
+
+
+OTHER, BATCH, CONSTANT = Plain.OTHER, Plain.BATCH, Plain.CONSTANT
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Several spatial axes as one."""
+
+    spaces: tuple[Space, ...]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An axis counted from a chosen origin of a map (phase number ``origin`` of ``space``)."""
+
+    space: Space
+    origin: int
+
+
+Kind = Plain | Space | Tokens | Frame
+
+
+@dataclass(frozen=True)
+class Value:
+    """A tensor of the converted network at the example's size.
+
+    Args:
+        data: A tensor of the right shape and type; its values matter for constants only.
+        kinds: The meaning of each axis.
+        fixed: Whether ``data`` holds the values that the network will always see.
+    """
+
+    data: Tensor
+    kinds: tuple[Kind, ...]
+    fixed: bool = False
+
+    @property
+    def spatial(self) -> tuple[int, ...]:
+        """Axes that belong to space."""
+        return tuple(i for i, kind in enumerate(self.kinds) if not isinstance(kind, Plain))
+
+    @property
+    def has_space(self) -> bool:
+        """Whether any axis belongs to space."""
+        return bool(self.spatial)
+
+
+def plain(data: Tensor, fixed: bool = False) -> Value:
+    """Wrap a tensor without space."""
+    return Value(data, (OTHER,) * data.ndim, fixed)
+
+
+def values_in(tree: Any) -> list[Value]:
+    """List the values in nested lists, tuples, dicts and slices."""
+    if isinstance(tree, Value):
+        return [tree]
+    if isinstance(tree, dict):
+        return [value for item in tree.values() for value in values_in(item)]
+    if isinstance(tree, list | tuple):
+        return [value for item in tree for value in values_in(item)]
+    if isinstance(tree, slice):
+        return values_in((tree.start, tree.stop, tree.step))
+    return []
+
+
+def data_of(tree: Any) -> Any:
+    """Replace every value by its tensor."""
+    if isinstance(tree, Value):
+        return tree.data
+    if isinstance(tree, dict):
+        return {key: data_of(item) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(data_of(tree.start), data_of(tree.stop), data_of(tree.step))
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(data_of(item) for item in tree))
+    if isinstance(tree, list | tuple):
+        return type(tree)(data_of(item) for item in tree)
+    return tree
