@@ -1,0 +1,197 @@
+"""PASCAL VOC 2012 segmentation with the augmented training list (paper sections 5.4, 5.5)."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from trueshift._validate import check_positive
+from trueshift.data.loading import ImageDataModule, Key, sample_seed
+
+IGNORE_INDEX = 255
+_HOW = (
+    "Get VOCtrainval_11-May-2012.tar from the PASCAL VOC site and unpack it, then place"
+    " SegmentationClassAug (labels of SBD as plain PNG) and ImageSets/Segmentation/train_aug.txt"
+    " (10,582 names) beside it."
+)
+
+
+class VOCDataset(Dataset[Any]):
+    """Images and masks of one list; what is random follows from (seed, epoch, index).
+
+    Args:
+        folder: The folder ``VOC2012``.
+        names: Name of the list in ``ImageSets/Segmentation``, without ``.txt``.
+        masks: Folder of the masks, ``SegmentationClass`` or ``SegmentationClassAug``.
+        crop_size: Size of the crop, or None for whole images.
+        scales: Range of the random scale, or None: then the crop is the centre.
+        mean: Mean per channel.
+        std: Standard deviation per channel.
+        seed: Seed of the augmentation.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        names: str,
+        masks: str,
+        crop_size: int | None,
+        scales: tuple[float, float] | None,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        seed: int = 0,
+    ) -> None:
+        path = folder / "ImageSets" / "Segmentation" / f"{names}.txt"
+        if not path.is_file():
+            raise FileNotFoundError(f"VOCSegmentation: looked for {path}, not there. {_HOW}")
+        self.names = path.read_text().split()
+        self.images, self.masks = folder / "JPEGImages", folder / masks
+        missing = [
+            str(file)
+            for name in self.names
+            for file in (self.images / f"{name}.jpg", self.masks / f"{name}.png")
+            if not file.is_file()
+        ]
+        if missing or not self.names:
+            raise FileNotFoundError(
+                f"VOCSegmentation: {path} lists {len(self.names)} images; {len(missing)} of their"
+                f" files are missing, such as {missing[:3]}. {_HOW}"
+            )
+        self.crop_size = crop_size
+        self.scales = scales
+        self.mean = torch.tensor(mean)[:, None, None]
+        self.std = torch.tensor(std)[:, None, None]
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
+        epoch, index = (0, key) if isinstance(key, int) else key
+        image, mask = self._read(self.names[index])
+        source = random.Random(sample_seed(self.seed, epoch, index))
+        if self.scales is not None:
+            image, mask = _scaled(image, mask, source.uniform(*self.scales))
+        pixels = (torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)).view(
+            image.height, image.width, 3
+        )
+        x = (pixels.permute(2, 0, 1).float() / 255 - self.mean) / self.std
+        labels = torch.frombuffer(bytearray(mask.tobytes()), dtype=torch.uint8).long()
+        y = labels.view(mask.height, mask.width)
+        if self.crop_size is not None:
+            x, y = _cropped(x, y, self.crop_size, source if self.scales is not None else None)
+        if self.scales is not None and source.random() < 0.5:
+            x, y = x.flip(-1), y.flip(-1)
+        return x.contiguous(), y.contiguous()
+
+    def _read(self, name: str) -> tuple[Any, Any]:
+        from PIL import Image
+
+        image_path, mask_path = self.images / f"{name}.jpg", self.masks / f"{name}.png"
+        try:
+            with Image.open(image_path) as file:
+                image = file.convert("RGB")
+            with Image.open(mask_path) as file:
+                mask = file.copy()
+        except OSError as error:
+            raise OSError(
+                f"VOCSegmentation: {image_path} or {mask_path} cannot be read ({error})."
+            ) from error
+        if mask.mode not in ("P", "L") or mask.size != image.size:
+            raise ValueError(
+                f"VOCSegmentation: {mask_path} must hold one label per pixel of {image_path}, got"
+                f" mode {mask.mode} and size {mask.size} for {image.size}."
+            )
+        return image, mask
+
+
+class VOCSegmentation(ImageDataModule):
+    """PASCAL VOC 2012: 20 classes and the background; label 255 is ignored.
+
+    Training: scale by 0.5..2, crop at random, flip half of the images; pixels beyond the image are
+    the mean colour and ignored. Validation and test: the centre crop, padded likewise, or whole
+    images one by one with ``eval_crop=None``.
+
+    Args:
+        root: Folder ``VOC2012``, or one that holds ``VOCdevkit/VOC2012`` or ``VOC2012``.
+        batch_size: Images per batch and process.
+        crop_size: Size of the training crop.
+        eval_crop: Size of the crop for validation and test; None: whole images, batches of one.
+        train_list: List to train on; ``train_aug`` takes ``SegmentationClassAug``.
+        num_workers: Processes that read images.
+        seed: Seed of order and augmentation.
+    """
+
+    num_classes = 21
+    mean = (0.485, 0.456, 0.406)
+    std = (0.229, 0.224, 0.225)
+
+    def __init__(
+        self,
+        root: str = "data/VOCdevkit/VOC2012",
+        batch_size: int = 16,
+        crop_size: int = 513,
+        eval_crop: int | None = 513,
+        train_list: str = "train_aug",
+        num_workers: int = 4,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(batch_size, num_workers, seed)
+        check_positive("VOCSegmentation", crop_size=crop_size)
+        self.root = root
+        self.crop_size = self.image_size = crop_size
+        self.eval_crop = eval_crop
+        self.train_list = train_list
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.datasets:
+            return
+        folder = self._folder()
+        masks = "SegmentationClassAug" if self.train_list.endswith("aug") else "SegmentationClass"
+        norm = self.mean, self.std, self.seed
+        scales = (0.5, 2.0)
+        train = VOCDataset(folder, self.train_list, masks, self.crop_size, scales, *norm)
+        val = VOCDataset(folder, "val", "SegmentationClass", self.eval_crop, None, *norm)
+        self.datasets = {"train": train, "val": val, "test": val}
+
+    def _batch_size(self, split: str) -> int:
+        return 1 if split != "train" and self.eval_crop is None else self.batch_size
+
+    def _folder(self) -> Path:
+        root = Path(self.root)
+        for folder in (root, root / "VOCdevkit" / "VOC2012", root / "VOC2012"):
+            if (folder / "ImageSets" / "Segmentation").is_dir():
+                return folder
+        raise FileNotFoundError(
+            f"VOCSegmentation: looked for ImageSets/Segmentation in {root}, VOCdevkit/VOC2012"
+            f" and VOC2012, not there. {_HOW}"
+        )
+
+
+def _scaled(image: Any, mask: Any, scale: float) -> tuple[Any, Any]:
+    from PIL import Image
+
+    size = (max(round(image.width * scale), 1), max(round(image.height * scale), 1))
+    return image.resize(size, Image.Resampling.BILINEAR), mask.resize(
+        size, Image.Resampling.NEAREST
+    )
+
+
+def _cropped(
+    x: Tensor, y: Tensor, size: int, source: random.Random | None
+) -> tuple[Tensor, Tensor]:
+    """Crop at random, or the centre; beyond the image lies the mean colour, ignored."""
+    height, width = y.shape
+    top, left = (max(n - size, 0) for n in (height, width))
+    top, left = (source.randint(0, n) if source else n // 2 for n in (top, left))
+    x, y = x[:, top : top + size, left : left + size], y[top : top + size, left : left + size]
+    pad = (0, size - y.shape[1], 0, size - y.shape[0])
+    return (
+        torch.nn.functional.pad(x, pad),
+        torch.nn.functional.pad(y, pad, value=IGNORE_INDEX),
+    )
