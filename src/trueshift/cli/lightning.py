@@ -199,6 +199,7 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*LeafSpec.*",
+        "(?s).*JsonargparseDeprecationWarning",  # of what LightningCLI itself calls
         ".*does not have many workers.*",
         ".*smaller than the logging interval.*",
         ".*your dataloader is not resumable.*",  # StepSeeds skips what was seen

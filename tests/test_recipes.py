@@ -1,0 +1,123 @@
+"""Every recipe parses, builds its network and makes one training step."""
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from trueshift.data import make_shapes
+from trueshift.report.paper import TABLES
+from trueshift.report.tables import belongs
+from trueshift.training import NetworkModule, Segmenter, parameter_groups
+
+from lightning.pytorch import LightningDataModule, Trainer  # isort: skip
+from lightning.pytorch.cli import LightningArgumentParser  # isort: skip
+
+ROOT = Path(__file__).parents[1] / "recipes"
+FILES = sorted(ROOT.rglob("*.yaml"))
+NAMES = [str(path.relative_to(ROOT).with_suffix("")) for path in FILES]
+ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows if row.recipe]
+PAPER = [name for name in NAMES if name.split("/")[0] in ("cifar10", "imagenet", "voc")]
+LARGE = ("resnet50", "resnet101")
+
+
+def is_large(name):
+    return any(part in name for part in LARGE)
+
+
+@pytest.fixture(scope="module")
+def parser():
+    made = LightningArgumentParser()
+    made.add_argument("--seed_everything", type=int)
+    made.add_lightning_class_args(Trainer, "trainer")
+    made.add_lightning_class_args(NetworkModule, "model", subclass_mode=True)
+    made.add_lightning_class_args(LightningDataModule, "data", subclass_mode=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def model_parser():
+    made = LightningArgumentParser()
+    made.add_subclass_arguments(NetworkModule, "model")
+    return made
+
+
+def read(name):
+    return yaml.safe_load((ROOT / f"{name}.yaml").read_text())
+
+
+def build(model_parser, name):
+    config = model_parser.parse_object({"model": read(name)["model"]})
+    return model_parser.instantiate(config).model
+
+
+def test_every_row_of_the_paper_has_a_recipe_and_the_other_way_round():
+    assert {row.recipe for _, row in ROWS} == set(PAPER)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_parses_and_unknown_keys_fail(parser, name):
+    config = read(name)
+    parsed = parser.parse_object(config)
+    assert parsed.trainer.max_epochs == config["trainer"]["max_epochs"]
+    config["model"]["init_args"]["learning_rate"] = 1
+    with pytest.raises(SystemExit):
+        parser.parse_object(config)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_header_says_command_row_and_number(name):
+    lines = (ROOT / f"{name}.yaml").read_text().splitlines()
+    head = "\n".join(line for line in lines if line.startswith("#"))
+    assert f"trueshift fit --config recipes/{name}.yaml" in head
+    assert "Hours:" in head
+    for table, row in ROWS:
+        if row.recipe == name:
+            for metric in TABLES[table].metrics:
+                value = row.numbers[metric]
+                value = value[0] if isinstance(value, tuple) else value
+                assert f"{TABLES[table].metrics[metric]} {value}" in head
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_builds_the_network_of_its_row(model_parser, name):
+    with torch.device("meta"):
+        module = build(model_parser, name)
+    config = read(name)
+    found = {
+        "data": config["data"]["class_path"].rpartition(".")[2].lower(),
+        "network": module.hparams["network"],
+        "network_options": module.hparams["network_options"],
+        "spec": module.hparams["spec"],
+    }
+    rows = [row.recipe for _, row in ROWS if belongs(row, {"row": found})]
+    assert set(rows) == {name}
+    assert module.hparams["weight_decay"] == 1e-4
+    assert module.hparams["momentum"] == 0.9
+    assert (module.tau_schedule is not None) == (module.spec.method == "lps")
+    assert module.num_parameters()["total"] > 1e7
+
+
+def one_step(module, size):
+    images, labels, masks = make_shapes(2, size, seed=0)
+    target = masks if isinstance(module, Segmenter) else labels
+    module.log = lambda *_, **__: None
+    module.train()
+    optimizer = torch.optim.SGD(parameter_groups(module.network, 1e-4), lr=0.1)
+    first = next(module.network.parameters())
+    before = first.detach().clone()
+    loss = module.training_step((images / 255, target.long()), 0)
+    loss.backward()
+    optimizer.step()
+    assert torch.isfinite(loss)
+    assert not torch.equal(before, first)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow) if is_large(name) else name for name in NAMES],
+)
+def test_makes_one_training_step(model_parser, name):
+    module = build(model_parser, name)
+    one_step(module, 32 if "cifar" in name else 64)
