@@ -200,7 +200,7 @@ class ImageNet(ImageFolder):
         seed: Seed of order and augmentation.
     """
 
-    num_classes = 1000  # type: ignore[assignment]
+    num_classes = 1000
     how = (
         "Get ILSVRC 2012 from image-net.org (an account is needed) and unpack it as"
         " train/<class>/<image> and val/<class>/<image>."
