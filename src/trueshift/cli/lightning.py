@@ -123,18 +123,18 @@ def _expand(verb: str, words: list[str]) -> tuple[list[str], Path]:
     root = Path(_take(words, "--runs") or RUNS)
     resume, checkpoint = _take(words, "--resume"), _take(words, "--ckpt")
     if resume is not None and verb != "fit":
-        raise ValueError(f"trueshift {verb}: --resume is for fit. Pass --ckpt FILE.")
+        raise ValueError("--resume is for fit. Pass --ckpt FILE.")
     if checkpoint is not None and verb == "fit":
-        raise ValueError("trueshift fit: --ckpt is for tests. Pass --resume RUN_FOLDER.")
+        raise ValueError("--ckpt is for tests. To go on with a run pass --resume RUN_FOLDER.")
     if resume is not None:
         checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
     if checkpoint is not None:
         if not Path(checkpoint).is_file():
-            raise FileNotFoundError(f"trueshift {verb}: no checkpoint {checkpoint}.")
+            raise FileNotFoundError(f"no checkpoint {checkpoint}.")
         config = _folder_of(checkpoint) / CONFIG
         if not config.is_file():
             raise FileNotFoundError(
-                f"trueshift {verb}: no {config} beside {checkpoint}, so the network is not known."
+                f"no {config} beside {checkpoint}, so the network is not known."
                 f" Pass --config FILE --ckpt_path {checkpoint}."
             )
         words = ["--config", str(config), "--ckpt_path", checkpoint, *words]
@@ -173,7 +173,7 @@ def _take(words: list[str], option: str) -> str | None:
             return words.pop(place).partition("=")[2]
         if word == option:
             if place + 1 == len(words):
-                raise ValueError(f"trueshift: {option} needs a value.")
+                raise ValueError(f"{option} needs a value.")
             words.pop(place)
             return words.pop(place)
     return None
@@ -199,7 +199,7 @@ def _quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*LeafSpec.*",
-        "(?s).*JsonargparseDeprecationWarning",  # of what LightningCLI itself calls
+        "(?s).*(JsonargparseDeprecation|will be removed in v5)",  # what LightningCLI calls
         ".*does not have many workers.*",
         ".*smaller than the logging interval.*",
         ".*your dataloader is not resumable.*",  # StepSeeds skips what was seen
@@ -253,6 +253,7 @@ class _CLI(LightningCLI):
             kwargs["logger"] = self._loggers()
         elif self.subcommand != "fit":
             kwargs["logger"] = False  # a test does not touch the curves of the training
+            kwargs["enable_checkpointing"] = False
         if config.default_root_dir is None:
             kwargs["default_root_dir"] = self.run.folder
         kwargs["callbacks"] = [*_as_list(config.callbacks), *self._callbacks(config)]
@@ -284,16 +285,19 @@ class _CLI(LightningCLI):
             return callbacks
         callbacks += [LearningRateMonitor("epoch"), self.run.on_interrupt]
         if not any(isinstance(callback, ModelCheckpoint) for callback in given):
-            callbacks.append(self._checkpoints(config.limit_val_batches != 0))
+            callbacks += self._checkpoints(config.limit_val_batches != 0)
         return callbacks
 
-    def _checkpoints(self, validates: bool) -> ModelCheckpoint:
-        return ModelCheckpoint(
-            dirpath=self.run.folder / CHECKPOINTS,
-            filename="best",
-            monitor=self.model.monitor if validates else None,
-            mode="max",
-            save_last=True,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-        )
+    def _checkpoints(self, validates: bool) -> list[Callback]:
+        """Save every epoch to go on from, and the one that validated best.
+
+        Lightning's ``save_last`` would only copy the best one.
+        """
+        common: dict[str, Any] = {
+            "dirpath": (self.run.folder / CHECKPOINTS).resolve(),
+            "save_on_train_epoch_end": True,
+            "enable_version_counter": False,
+        }
+        best = {"filename": "best", "monitor": self.model.monitor, "mode": "max"}
+        last = ModelCheckpoint(filename="last", **common)
+        return [ModelCheckpoint(**best, **common), last] if validates else [last]

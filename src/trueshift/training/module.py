@@ -131,12 +131,18 @@ class NetworkModule(LightningModule):
     def on_train_start(self) -> None:
         self._started = time.perf_counter()
 
+    def on_train_end(self) -> None:
+        self.train_seconds += self._since_start()
+        self._started = None
+
+    def _since_start(self) -> float:
+        return 0.0 if self._started is None else time.perf_counter() - self._started
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        since = 0.0 if self._started is None else time.perf_counter() - self._started
         found = selectors(self.network)
         checkpoint["trueshift"] = {
             "seed": self.seed,
-            "train_seconds": self.train_seconds + since,
+            "train_seconds": self.train_seconds + self._since_start(),
             "rules": (found[0].train_rule, found[0].test_rule) if found else None,
         }
 
