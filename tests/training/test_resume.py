@@ -63,6 +63,19 @@ def test_resume_at_the_end_of_an_epoch(tmp_path, when):
     assert_same(expected, run(tmp_path / "parts", resume="yes"))
 
 
+@pytest.mark.parametrize("step", ["1", "6"])
+def test_interrupted_run_goes_on_exactly(tmp_path, step, capsys):
+    handler = signal.getsignal(signal.SIGINT)
+    expected = run(tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        tiny.run(tmp_path / "parts", interrupt=step)
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert "stopping after this batch" in capsys.readouterr().err
+    saved = torch.load(tmp_path / "parts" / "last.ckpt", weights_only=True)
+    assert saved["global_step"] == int(step) + 1
+    assert_same(expected, run(tmp_path / "parts", resume="yes"))
+
+
 def test_noise_matters(tmp_path):
     """Another seed gives other weights: the equalities above compare something."""
     one = run(tmp_path / "one", epochs="1")

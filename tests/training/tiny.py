@@ -2,7 +2,7 @@
 
 Options: ``epochs``, ``kill`` (die at this step by SIGKILL), ``resume`` (go on from the last
 checkpoint), ``every`` (save every so many steps instead of every epoch), ``ema``, ``workers``,
-``when``, ``seed``.
+``when``, ``seed``, ``interrupt`` (press Ctrl-C in this step).
 """
 
 import os
@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from trueshift.training import Classifier, MultiStep, StepDecay  # isort: skip
+from trueshift.training import Classifier, MultiStep, SaveOnInterrupt, StepDecay  # isort: skip
 import lightning as L
 import pytest
 import torch
@@ -58,6 +58,17 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Ask(Callback):
+    """Press Ctrl-C during a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_train_batch_start(self, trainer, *_):
+        if trainer.global_step == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
 def run(
     folder,
     epochs="4",
@@ -68,6 +79,7 @@ def run(
     ema=None,
     workers="0",
     seed="5",
+    interrupt=None,
 ):
     torch.set_num_threads(1)
     L.seed_everything(int(seed), verbose=False)
@@ -76,6 +88,8 @@ def run(
     often = at_end if every is None else {"every_n_train_steps": int(every)}
     saving = ModelCheckpoint(folder, "last", enable_version_counter=False, **often)
     callbacks = [saving] if kill is None else [saving, Kill(int(kill))]
+    if interrupt is not None:
+        callbacks += [SaveOnInterrupt(folder), Ask(int(interrupt))]
     trainer = L.Trainer(
         max_epochs=int(epochs),
         callbacks=callbacks,

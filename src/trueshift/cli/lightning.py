@@ -30,6 +30,7 @@ from lightning.pytorch.cli import (  # noqa: E402
     SaveConfigCallback,
 )
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
+from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
 from trueshift.training import (  # noqa: E402
     NetworkModule,
@@ -86,7 +87,8 @@ def main(verb: str, argv: Sequence[str]) -> int:
         raise ValueError(str(error)) from error
     finally:
         del os.environ[_RUN_FOLDER]
-    _say_what_next(verb, run)
+    if _is_first_process():
+        _say_what_next(verb, run)
     return 0
 
 
@@ -214,6 +216,10 @@ def _help(verb: str) -> dict[str, str]:
     return {"description": HELP[verb], "usage": usage}
 
 
+def _is_first_process() -> bool:
+    return getattr(rank_zero_only, "rank", 0) == 0
+
+
 def _as_list(value: Any) -> list[Any]:
     if value is None:
         return []
@@ -263,8 +269,9 @@ class _CLI(LightningCLI):
 
     def _loggers(self) -> list[Logger]:
         folder = self.run.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        _keep_metrics(folder / "metrics.csv")
+        if _is_first_process():
+            folder.mkdir(parents=True, exist_ok=True)
+            _keep_metrics(folder / "metrics.csv")
         place: dict[str, Any] = {"save_dir": folder.parent.parent, "name": folder.parent.name}
         return [
             CSVLogger(**place, version=folder.name),

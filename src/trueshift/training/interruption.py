@@ -28,8 +28,9 @@ class SaveOnInterrupt(Checkpoint):
         self.asked = False
         self._before: Any = None
 
-    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.path = trainer.strategy.broadcast(self.path)
+        # Not sooner: Lightning notes the handlers that it puts back in the end before this hook.
         if threading.current_thread() is threading.main_thread():
             self._before = signal.signal(signal.SIGINT, self._ask)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import platform
 import time
@@ -81,7 +82,7 @@ def collect(
         "seed": module.seed,
         "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
         "versions": {
-            "trueshift": _version(),
+            "trueshift": importlib.import_module("trueshift").__version__,
             "torch": torch.__version__,
             "lightning": lightning.__version__,
             "torchmetrics": torchmetrics.__version__,
@@ -113,9 +114,3 @@ def write(results: Mapping[str, Any], path: Path) -> None:
     partial = path.with_name(path.name + ".partial")
     partial.write_text(json.dumps(results, indent=2, default=str) + "\n")
     partial.replace(path)
-
-
-def _version() -> str:
-    from trueshift import __version__
-
-    return __version__
