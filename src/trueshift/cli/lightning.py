@@ -252,6 +252,13 @@ class _CLI(LightningCLI):
     def _parse_ckpt_path(self) -> None:
         """Take the configuration from YAML only: a checkpoint must not override what is asked."""
 
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+        """Never unpickle a checkpoint, unless that is asked for."""
+        kwargs = super()._prepare_subcommand_kwargs(subcommand)
+        if kwargs["weights_only"] is None:
+            kwargs["weights_only"] = True
+        return kwargs
+
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
         """Build the trainer with what every run has, unless the configuration says otherwise."""
         config = self.config_init[self.subcommand].trainer
