@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def convert(
     spec: Sampling | str,
     example_input: Any,
     *,
-    select: str = "output",
+    select: str | None = None,
     flatten: str = "refuse",
     padding: str = "circular",
     verify: bool = True,
@@ -52,7 +53,8 @@ def convert(
         example_input: A batch as ``forward`` takes it: a tensor ``(B, C, *spatial)``, a tuple of
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
         select: Choose phases on the ``"output"`` of strided operations and the pointwise ones after
-            them, as the paper does, or on their ``"input"``, which needs no dense operation.
+            them, as the paper does, or on their ``"input"``, which needs no dense operation; ``None``
+            takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose.
         padding: ``"circular"``; or ``"keep"`` the original one, with ``"stride"`` only: then the
@@ -77,8 +79,8 @@ def convert(
     analysis, new = _build(model, spec, example_input, select, flatten, padding)
     if verify and padding == "circular":
         exact = spec.method != "stride" and spec.test_rule == "argmax"
-        multiples = new.plan.multiples
-        check(new, analysis, step=1 if exact else max(multiples))
+        if exact or not analysis.origins:  # plain strides allow shifts by the total stride
+            check(new, analysis, step=1 if exact else math.lcm(*new.plan.multiples))
     elif verify:
         _check_same(model, new, analysis)
     return new
@@ -89,7 +91,7 @@ def plan(
     example_input: Any,
     spec: Sampling | str = "aps",
     *,
-    select: str = "output",
+    select: str | None = None,
     flatten: str = "refuse",
 ) -> Plan:
     """Say what :func:`convert` would do, without doing it.
@@ -121,8 +123,9 @@ def plan(
 
 
 def _build(
-    model: nn.Module, spec: Sampling, example: Any, select: str, flatten: str, padding: str
+    model: nn.Module, spec: Sampling, example: Any, select: str | None, flatten: str, padding: str
 ) -> tuple[Analysis, Converted]:
+    select = spec.select if select is None else select
     check_choice("convert", "select", select, SELECT)
     _check_spec(spec, padding)
     analysis = analyse(model, example, flatten, padding)
@@ -178,8 +181,11 @@ def _check_same(model: nn.Module, new: nn.Module, analysis: Analysis) -> None:
 
 
 def _flops(model: nn.Module, arguments: dict[str, Any]) -> int:
+    """Count on two copies of the example: exact convolutions of a single small image run twice."""
     was_training = model.training
+    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor) and x.ndim}
+    twice = arguments | {name: torch.cat([x, x]) for name, x in tensors.items()}
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model.eval()(**arguments)
+        model.eval()(**twice)
     model.train(was_training)
-    return int(counter.get_total_flops())
+    return int(counter.get_total_flops()) // 2

@@ -150,7 +150,7 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analy
         raise TypeError(f"convert: model must be an nn.Module, got {type(model).__name__}.")
     if hasattr(model, PREFIX):
         raise ValueError(f"convert: the model has an attribute {PREFIX!r} already. Rename it.")
-    root = copy.deepcopy(model).eval()
+    root = _copied(model).eval()
     leaves = tuple(op for op in _CUSTOM if isinstance(op, type) and issubclass(op, nn.Module))
     traced = trace(root, example, leaves)
     own = {name: value for name, value in traced.arguments.items() if isinstance(value, Tensor)}
@@ -160,6 +160,16 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analy
             f" shapes {[tuple(value.shape) for value in own.values()]}."
         )
     return _interpret(traced, flatten, padding)
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        reason = f"the model cannot be copied: {error}"
+        advice = "Use torch.nn.utils.parametrizations in place of old weight_norm hooks."
+        refusal = Refusal("model", "copy.deepcopy", reason, advice)
+        raise ConversionError(type(model).__name__, [refusal]) from error
 
 
 def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:

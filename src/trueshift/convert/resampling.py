@@ -447,8 +447,6 @@ def _cut_space(
         numbers = [found.get(axis, (0, 0, 1)) for axis in range(2, value.data.ndim)]
         stride = tuple(step for _, _, step in numbers)
         left = tuple(-start for start, _, _ in numbers)
-        if a.keep and any(left):
-            raise Refused("slices with an offset cannot keep their padding.", "Use 'circular'.")
         whole = all(
             found[axis][1] > value.data.shape[axis] - found[axis][2] for axis in found
         )

@@ -116,6 +116,9 @@ class Window(nn.Module):
         self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
         """Run with the original padding; the end is filled so that every phase has a window."""
+        for axis, left in enumerate(self.left, start=2):
+            if left < 0:  # a slice that begins later
+                x = x.narrow(axis, -left, x.shape[axis] + left)
         extra = [self._beyond(size, axis) for axis, size in enumerate(x.shape[2:])]
         border = self.border or ((0, 0),) * len(steps)
         if self.fill == 0.0:
