@@ -126,6 +126,7 @@ def test_lightnings_own_options(tmp_path, options):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor's own
 def test_compiled_network_trains(tmp_path):
     model = tiny.classifier("aps", compile=True)
     run = trainer(tmp_path)
