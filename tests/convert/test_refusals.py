@@ -163,18 +163,22 @@ def test_verification_catches_a_false_rule():
 
 def test_sizes_are_checked_at_the_entry_and_named():
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.MaxPool2d(3, 2, 1))
-    with pytest.raises(ValueError, match=r"multiples of 4, got input of shape .*\(20, 16\) or crop"):
+    with pytest.raises(
+        ValueError, match=r"multiples of 4, got input of shape .*\(20, 16\) or crop"
+    ):
         convert(net, "aps", torch.zeros(1, 3, 18, 16))
     new = convert(net, "aps", X)
     assert new.required_multiple == 4
-    with pytest.raises(ValueError, match=r"Sequential: .* multiples of 4.*\(20, 16\) or .*\(16, 16\)"):
+    with pytest.raises(
+        ValueError, match=r"Sequential: .* multiples of 4.*\(20, 16\) or .*\(16, 16\)"
+    ):
         new(torch.zeros(1, 3, 17, 16))
 
 
 def test_hooks_that_make_weights_are_refused():
     with pytest.warns(FutureWarning):
         conv = nn.utils.weight_norm(nn.Conv2d(3, 4, 3))
-    with pytest.raises(ConversionError, match="cannot be copied.*parametrizations"):
+    with pytest.raises(ConversionError, match=r"cannot be copied.*parametrizations"):
         convert(nn.Sequential(conv), "aps", X)
     conv = nn.Conv2d(3, 4, 3)
     conv.register_forward_pre_hook(_double)

@@ -44,7 +44,7 @@ def _labels(y):
 
 @pytest.mark.parametrize("name", QUICK)
 def test_quick(name):
-    model, x, new = check(name, "input" if name.startswith("timm") else "output")
+    model, _x, new = check(name, "input" if name.startswith("timm") else "output")
     check_weights(model, new)
 
 

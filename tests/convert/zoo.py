@@ -12,17 +12,38 @@ import timm  # noqa: E402
 from networks import trained  # noqa: E402
 from torchvision import models  # noqa: E402
 
-TORCHVISION = (
-    "resnet18 resnet50 mobilenet_v2 mobilenet_v3_small efficientnet_b0 densenet121 convnext_tiny"
-    " regnet_y_400mf shufflenet_v2_x1_0 googlenet squeezenet1_1 inception_v3"
-).split()
+TORCHVISION = [
+    "resnet18",
+    "resnet50",
+    "mobilenet_v2",
+    "mobilenet_v3_small",
+    "efficientnet_b0",
+    "densenet121",
+    "convnext_tiny",
+    "regnet_y_400mf",
+    "shufflenet_v2_x1_0",
+    "googlenet",
+    "squeezenet1_1",
+    "inception_v3",
+]
 SEGMENTERS = ["deeplabv3_resnet50", "fcn_resnet50"]
-TIMM = (
-    "resnet18d resnetv2_50 convnextv2_atto efficientnet_b0 tf_efficientnet_b0"
-    " mobilenetv4_conv_small mobilenetv4_hybrid_medium regnety_002 hrnet_w18_small dla34"
-    " res2net50_26w_4s fastvit_t8 repvgg_a0 ghostnet_100"
-).split()
-SMP = "Unet UnetPlusPlus FPN DeepLabV3Plus PSPNet Linknet".split()
+TIMM = [
+    "resnet18d",
+    "resnetv2_50",
+    "convnextv2_atto",
+    "efficientnet_b0",
+    "tf_efficientnet_b0",
+    "mobilenetv4_conv_small",
+    "mobilenetv4_hybrid_medium",
+    "regnety_002",
+    "hrnet_w18_small",
+    "dla34",
+    "res2net50_26w_4s",
+    "fastvit_t8",
+    "repvgg_a0",
+    "ghostnet_100",
+]
+SMP = ["Unet", "UnetPlusPlus", "FPN", "DeepLabV3Plus", "PSPNet", "Linknet"]
 SIZES = {"torchvision.inception_v3": 96}
 NAMES = [
     *(f"torchvision.{name}" for name in (*TORCHVISION, *SEGMENTERS)),

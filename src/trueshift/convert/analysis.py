@@ -39,7 +39,7 @@ class _Unknown:
 UNKNOWN = _Unknown()
 
 
-class TooSmall(Exception):  # noqa: N818
+class TooSmall(Exception):
     """The example's size is not a multiple of a stride; carries the multiple found so far."""
 
     def __init__(self, multiples: dict[int, int]) -> None:
@@ -190,8 +190,11 @@ class Analysis:
         fixed = all(value.fixed for value in values)
         if isinstance(result, Tensor):
             kinds: list[Kind] = [OTHER] * result.ndim
-            batched = any(v.kinds[:1] == (BATCH,) and len(v.data) == len(result) for v in values
-                          if result.ndim and v.data.ndim)
+            batched = any(
+                v.kinds[:1] == (BATCH,) and len(v.data) == len(result)
+                for v in values
+                if result.ndim and v.data.ndim
+            )
             if batched:
                 kinds[0] = BATCH
             return Value(result, tuple(kinds), fixed)

@@ -45,7 +45,7 @@ class ConversionError(ValueError):
         return type(self), (self.network, self.refusals)
 
 
-class Refused(Exception):  # noqa: N818 (a signal inside the analysis)
+class Refused(Exception):
     """Raised by a rule that refuses an operation."""
 
     def __init__(self, reason: str, advice: str) -> None:

@@ -1,5 +1,4 @@
-"""Modules that choose, combine and apply phases in a converted network. Only selectors and filters
-have weights."""
+"""Modules that choose, combine and apply phases in a converted network."""
 
 from __future__ import annotations
 
@@ -12,8 +11,9 @@ from torch import Tensor, nn
 
 from trueshift._adjoint import offset_blocks, phase_offsets, pick, unravel
 from trueshift.functional import keep_phase
-from trueshift.layers.antialias import AdaptiveBlur, Blur, phase_window
+from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.selectors import _CLOSE, ConvSelector, FixedSelector, NormSelector
+from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
@@ -23,14 +23,15 @@ Term = tuple[int, int, int, int, int]
 Recipe = tuple[tuple[tuple[Term, ...], ...], tuple[tuple[int, ...], ...]]
 
 
-def cut(x: Tensor, phase: Tensor, steps: Sequence[int], widths: Sequence[tuple[int, int]]) -> Tensor:
+def cut(
+    x: Tensor, phase: Tensor, steps: Sequence[int], widths: Sequence[tuple[int, int]]
+) -> Tensor:
     """Cut each image's circular window that begins ``widths[.][0]`` before its offset."""
     steps, pairs = tuple(steps), tuple(widths)
     if not torch.compiler.is_compiling():
         return phase_window(x, phase, steps, pairs, "circular")
     starts = [
-        offset - before
-        for offset, (before, _) in zip(unravel(phase, steps), pairs, strict=True)
+        offset - before for offset, (before, _) in zip(unravel(phase, steps), pairs, strict=True)
     ]
     lengths = [
         size + before + after - step + 1
@@ -86,9 +87,7 @@ class Offset(nn.Module):
     @property
     def largest(self) -> tuple[int, ...]:
         """Largest offset of each axis."""
-        return tuple(
-            sum((base - 1) * weight for *_, base, weight in terms) for terms in self.terms
-        )
+        return tuple(sum((base - 1) * weight for *_, base, weight in terms) for terms in self.terms)
 
     def hard(self, phases: Sequence[Tensor]) -> list[Tensor]:
         """Offsets ``(B,)`` of each axis from hard phases."""
@@ -106,7 +105,11 @@ class Offset(nn.Module):
         """Return what one value of one phase adds to the offsets."""
         own = phase_offsets(phase, self.strides[source])
         return tuple(
-            sum(own[axis] // div % base * weight for s, axis, div, base, weight in terms if s == source)
+            sum(
+                own[axis] // div % base * weight
+                for s, axis, div, base, weight in terms
+                if s == source
+            )
             for terms in self.terms
         )
 

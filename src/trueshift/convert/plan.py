@@ -173,7 +173,8 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
-    arguments, grown, multiples = traced.arguments, dict(traced.arguments), {}
+    arguments, grown = traced.arguments, dict(traced.arguments)
+    multiples: dict[int, int] = {}
     for _ in range(16):
         at_size = Traced(traced.root, traced.graph, grown, traced.fixed_sizes)
         try:
@@ -208,8 +209,7 @@ def describe(analysis: Analysis, leads_on_output: Callable[[Action], bool] | Non
     maps = {name: value for name, value in arguments.items() if name in analysis.inputs}
     dim = max(value.ndim - 2 for value in maps.values())
     sites = [
-        _site(analysis, node, action, leads_on_output)
-        for node, action in analysis.actions.items()
+        _site(analysis, node, action, leads_on_output) for node, action in analysis.actions.items()
     ]
     return Plan(
         type(analysis.traced.root).__name__,
@@ -243,8 +243,9 @@ def _site(
     if action.kind in ("up", "leave"):
         removed = {digit.phase for axis in action.shift for digit, _ in axis}
         undone = ", ".join(analysis.lattice.phases[index].site for index in sorted(removed))
-        detail = "; ".join(text for text in (f"undoes {undone}" if undone else "", action.note)
-                           if text)
+        detail = "; ".join(
+            text for text in (f"undoes {undone}" if undone else "", action.note) if text
+        )
         return Site(name, op, action.factors, "up", detail)
     roles = {"origin": "origin", "replace": "mean", "call": "padding", "skip": "padding"}
     return Site(name, op, None, roles[action.kind], action.note)

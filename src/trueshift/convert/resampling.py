@@ -1,5 +1,4 @@
-"""What convolutions, pooling, up-sampling, padding and slicing do to grids, and what replaces them.
-"""
+"""What convolutions, pooling, resizing, padding and slices do to grids; what replaces them."""
 
 from __future__ import annotations
 
@@ -266,16 +265,19 @@ def interpolate(a: Analysis, call: Call) -> Any:
     spaces = layout(value)
     if all(w % n == 0 for w, n in zip(wanted, sizes, strict=True)):
         factors = tuple(w // n for w, n in zip(wanted, sizes, strict=True))
-        note = "align_corners has no circular form: its limit is used" if (
-            options["align_corners"] and max(factors) > 1) else ""
+        note = (
+            "align_corners has no circular form: its limit is used"
+            if (options["align_corners"] and max(factors) > 1)
+            else ""
+        )
         module = None if a.keep else Grow(factors, options)
         return _up(a, call, value, spaces, factors, module, (), value.data.shape[1], note)
     if all(n % w == 0 for w, n in zip(wanted, sizes, strict=True)):
         stride = tuple(n // w for w, n in zip(wanted, sizes, strict=True))
         if options["align_corners"]:
             raise Refused("it shrinks with align_corners=True.", "Use align_corners=False.")
-        module = Shrink(stride, options=options, keep=a.keep)
-        return window(a, call, value, module, value.data.shape[1])
+        shrink = Shrink(stride, options=options, keep=a.keep)
+        return window(a, call, value, shrink, value.data.shape[1])
     raise Refused(
         f"it resizes {tuple(sizes)} to {tuple(wanted)}, not by a whole factor.",
         "Choose an input size at which the factor is whole, or resize by 2, 3, 4, ...",
@@ -447,15 +449,15 @@ def _cut_space(
         numbers = [found.get(axis, (0, 0, 1)) for axis in range(2, value.data.ndim)]
         stride = tuple(step for _, _, step in numbers)
         left = tuple(-start for start, _, _ in numbers)
-        whole = all(
-            found[axis][1] > value.data.shape[axis] - found[axis][2] for axis in found
-        )
+        whole = all(found[axis][1] > value.data.shape[axis] - found[axis][2] for axis in found)
         if not whole:
             raise Refused("it takes a part of space only.", "Take every n-th of the whole map.")
         module = Every(stride, left, (0,) * len(stride), keep=a.keep)
         return window(a, call, value, module, value.data.shape[1])
     sizes = [value.data.shape[axis] for axis in found]
-    if any(2 * (stop - start) <= n for (start, stop, _), n in zip(found.values(), sizes, strict=True)):
+    if any(
+        2 * (stop - start) <= n for (start, stop, _), n in zip(found.values(), sizes, strict=True)
+    ):
         raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
     if not a.keep:
         _shifted(a, call, tuple(-start for start, _, _ in found.values()), tuple(found))
@@ -477,5 +479,3 @@ def resampling_rules() -> dict[str, Rule]:
         "pad": padding,
         "getitem": getitem,
     }
-
-

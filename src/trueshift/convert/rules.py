@@ -13,17 +13,131 @@ from trueshift.convert.errors import Refused
 from trueshift.convert.ups import FunctionalDropout, Reduce
 from trueshift.convert.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
 
-POINTWISE = """
-abs add addcdiv addcmul and atan atan2 batch_norm bernoulli bfloat16 bitwise_and bitwise_not
-bitwise_or ceil celu channel_shuffle clamp clamp_max clamp_min clone contiguous cos cpu cuda detach
-div double elu eq erf exp exp2 expm1 float floor floor_divide floordiv ge gelu gt half hardshrink
-hardsigmoid hardswish hardtanh hypot iadd imul int invert isfinite isinf isnan isub itruediv le
-leaky_relu lerp local_response_norm log log10 log1p log2 logical_and logical_not logical_or
-logical_xor logit logsigmoid long lt masked_fill maximum minimum mish mod mul multiply nan_to_num ne
-neg negative or pointwise positive pow prelu radd rdiv reciprocal relu relu6 remainder rmul round
-rrelu rsqrt rsub rtruediv selu sigmoid sign silu sin sinh softplus softshrink softsign sqrt square
-sub subtract tan tanh tanhshrink threshold to true_divide truediv type type_as where xor
-""".split()
+POINTWISE = [
+    "abs",
+    "add",
+    "addcdiv",
+    "addcmul",
+    "and",
+    "atan",
+    "atan2",
+    "batch_norm",
+    "bernoulli",
+    "bfloat16",
+    "bitwise_and",
+    "bitwise_not",
+    "bitwise_or",
+    "ceil",
+    "celu",
+    "channel_shuffle",
+    "clamp",
+    "clamp_max",
+    "clamp_min",
+    "clone",
+    "contiguous",
+    "cos",
+    "cpu",
+    "cuda",
+    "detach",
+    "div",
+    "double",
+    "elu",
+    "eq",
+    "erf",
+    "exp",
+    "exp2",
+    "expm1",
+    "float",
+    "floor",
+    "floor_divide",
+    "floordiv",
+    "ge",
+    "gelu",
+    "gt",
+    "half",
+    "hardshrink",
+    "hardsigmoid",
+    "hardswish",
+    "hardtanh",
+    "hypot",
+    "iadd",
+    "imul",
+    "int",
+    "invert",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isub",
+    "itruediv",
+    "le",
+    "leaky_relu",
+    "lerp",
+    "local_response_norm",
+    "log",
+    "log10",
+    "log1p",
+    "log2",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "logit",
+    "logsigmoid",
+    "long",
+    "lt",
+    "masked_fill",
+    "maximum",
+    "minimum",
+    "mish",
+    "mod",
+    "mul",
+    "multiply",
+    "nan_to_num",
+    "ne",
+    "neg",
+    "negative",
+    "or",
+    "pointwise",
+    "positive",
+    "pow",
+    "prelu",
+    "radd",
+    "rdiv",
+    "reciprocal",
+    "relu",
+    "relu6",
+    "remainder",
+    "rmul",
+    "round",
+    "rrelu",
+    "rsqrt",
+    "rsub",
+    "rtruediv",
+    "selu",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sinh",
+    "softplus",
+    "softshrink",
+    "softsign",
+    "sqrt",
+    "square",
+    "sub",
+    "subtract",
+    "tan",
+    "tanh",
+    "tanhshrink",
+    "threshold",
+    "to",
+    "true_divide",
+    "truediv",
+    "type",
+    "type_as",
+    "where",
+    "xor",
+]
 FIRST_ONLY = {"batch_norm", "prelu"}
 SHAPES = "size dim numel is_floating_point stride data_ptr is_contiguous element_size ndimension"
 
@@ -36,8 +150,9 @@ def pointwise(a: Analysis, call: Call) -> Any:
     if call.name in FIRST_ONLY or node.op == "call_module":
         values = values[:1]
     maps = [value for value in values if value.has_space]
-    if len(maps) == 1 and all(v.data.numel() == 1 or v is maps[0] or not v.kinds[:1] == (BATCH,)
-                              for v in values):
+    if len(maps) == 1 and all(
+        v.data.numel() == 1 or v is maps[0] or v.kinds[:1] != (BATCH,) for v in values
+    ):
         a.unary.add(node)
     return _with(a, result, values)
 
@@ -267,14 +382,26 @@ def math_rules() -> dict[str, Rule]:
     rules |= dict.fromkeys(("group_norm", "instance_norm", "over_space", "normalize"), over_space)
     rules |= dict.fromkeys((*SHAPES.split(), "getattr"), shape_of)
     rules |= dict.fromkeys(
-        "zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full".split(),
+        [
+            "zeros",
+            "ones",
+            "full",
+            "zeros_like",
+            "ones_like",
+            "full_like",
+            "new_zeros",
+            "new_ones",
+            "new_full",
+        ],
         created,
     )
     rules |= dict.fromkeys(("softmax", "log_softmax", "softmin"), softmax)
     rules |= dict.fromkeys(("matmul", "bmm", "baddbmm"), matmul)
     names = "mean sum amax amin max min var std logsumexp norm vector_norm argmax argmin any all"
     rules |= dict.fromkeys([*names.split(), "prod"], reduce)
-    rules |= dict.fromkeys("cumsum cumprod sort topk argsort gather flip".split(), sorts)
+    rules |= dict.fromkeys(
+        ["cumsum", "cumprod", "sort", "topk", "argsort", "gather", "flip"], sorts
+    )
     return rules | {
         "dropout": dropout,
         "glu": halves,
@@ -288,5 +415,3 @@ def math_rules() -> dict[str, Rule]:
         "invariant": invariant,
         "assert": shape_of,
     }
-
-

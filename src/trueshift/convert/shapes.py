@@ -124,8 +124,9 @@ def _regroup(a: Analysis, value: Value, own: list[int], sizes: list[int]) -> lis
         return _merge_or_split(a, [value.kinds[axis] for axis in spatial], sizes)
     if not sized:  # a map of one pixel
         a.fixed_sizes = True
-        return _plain_kinds([k for k in (value.kinds[i] for i in own) if isinstance(k, Plain)],
-                            own, sizes)
+        return _plain_kinds(
+            [k for k in (value.kinds[i] for i in own) if isinstance(k, Plain)], own, sizes
+        )
     if all(value.data.shape[axis] == 1 for axis in spatial):
         a.fixed_sizes = True
         return _plain_kinds([value.kinds[i] for i in own if i not in spatial], own, sizes)
@@ -262,7 +263,7 @@ def split(a: Analysis, call: Call) -> Any:
 
 def shape_rules() -> dict[str, Rule]:
     """Return the rules of this file by name."""
-    rules: dict[str, Rule] = dict.fromkeys("view flatten unflatten reshape_as".split(), reshape)
+    rules: dict[str, Rule] = dict.fromkeys(["view", "flatten", "unflatten", "reshape_as"], reshape)
     rules |= dict.fromkeys(("permute", "transpose", "movedim", "moveaxis", "t"), permute)
     rules |= dict.fromkeys(("expand", "expand_as", "repeat", "tile", "broadcast_to"), expand)
     rules |= dict.fromkeys(("cat", "stack"), cat)

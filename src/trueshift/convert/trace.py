@@ -24,18 +24,20 @@ _READS_VALUES = ("item", "tolist", "nonzero")
 _BY_CLASS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
 
 
-class DependsOnValues(Exception):  # noqa: N818
+class DependsOnValues(Exception):
     """Python asked for a number that depends on the contents of an image."""
 
 
 class TracedProxy(fx.Proxy):
     """A symbol that knows the value that the example gives it."""
 
+    tracer: Tracer
+
     def __init__(self, node: fx.Node, tracer: Tracer, value: Any) -> None:
         super().__init__(node, tracer)
         self.value = value
 
-    @property
+    @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance() in a model asks for the value's type
         return type(self.value)
 
@@ -64,7 +66,7 @@ class TracedProxy(fx.Proxy):
         return len(self.value)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter([self[index] for index in range(len(self.value))])
+        return iter([operator.getitem(self, index) for index in range(len(self.value))])
 
     def __contains__(self, item: Any) -> bool:
         return item in self._ask()
@@ -328,4 +330,7 @@ def _where(error: BaseException, tracer: Tracer) -> tuple[str, str]:
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if not any(part in f.filename.replace("\\", "/") for part in _SKIP)]
     line = own[-1] if own else frames[-1]
-    return tracer.place or "forward", f"{line.filename.rsplit('/', 1)[-1]}:{line.lineno}: {line.line}"
+    return (
+        tracer.place or "forward",
+        f"{line.filename.rsplit('/', 1)[-1]}:{line.lineno}: {line.line}",
+    )

@@ -117,10 +117,7 @@ class Reduce(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         terms = x.square() if self.kind == "norm" else x
-        if self.training:
-            mean = terms.mean(self.dims)
-        else:
-            mean = order_free_mean(terms, self.dims)
+        mean = terms.mean(self.dims) if self.training else order_free_mean(terms, self.dims)
         if self.kind != "mean":
             mean = mean * math.prod([x.shape[dim] for dim in self.dims])
         y = (mean.sqrt() if self.kind == "norm" else mean).to(x.dtype)

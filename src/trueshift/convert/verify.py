@@ -102,7 +102,9 @@ def _difference(
     for _, space in axes:
         offset = offsets[analysis.lattice.root(space.root)][space.axis] * space.fine
         stride = analysis.lattice.stride(space)
-        choices.append([offset // stride] if stride == 1 else [offset // stride, -(-offset // stride)])
+        choices.append(
+            [offset // stride] if stride == 1 else [offset // stride, -(-offset // stride)]
+        )
     spread = float(before.std()) if before.numel() > 1 else float(before.abs().max())
     dims = [i for i, _ in axes]
     flat = tuple(range(1, before.ndim))

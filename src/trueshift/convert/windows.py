@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import Widths
+from trueshift._adjoint import Slices, Widths
 from trueshift.convert.phases import all_offsets, cut, filter_and_keep
 from trueshift.functional import polyphase_down
-from trueshift.layers.antialias import phase_window
 from trueshift.layers.steady import convolve
+from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
 _MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
-_POWER = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
+_POWER: dict[int, Any] = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
 
 
 class Window(nn.Module):
@@ -231,7 +231,8 @@ class Every(Window):
     """Every ``stride``-th position: ``x[..., left::stride]``."""
 
     def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        return window[(..., *(slice(None, None, step) for step in steps))]
+        kept: Slices = (..., *(slice(None, None, step) for step in steps))
+        return window[kept]
 
 
 class Unshuffle(Window):
@@ -263,4 +264,5 @@ class Shrink(Window):
         if self.keep:
             return y
         edge = [0 if step == 1 else self.margin for step in steps]
-        return y[(..., *(slice(e, size - e) for e, size in zip(edge, sizes, strict=True)))]
+        inner: Slices = (..., *(slice(e, n - e) for e, n in zip(edge, sizes, strict=True)))
+        return y[inner]

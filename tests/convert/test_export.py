@@ -1,0 +1,58 @@
+import io
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+import zoo
+from networks import trained
+from user_nets import JumpUnet, Residual, image
+
+from trueshift.convert import convert
+from trueshift.shifts import circular_shift
+
+X = image(2, 3, 32, 32)
+CASES = {"residual": Residual, "jump unet": JumpUnet}
+
+
+def converted(name, select="output"):
+    if name == "resnet18":
+        return convert(zoo.build("torchvision.resnet18"), "aps", X, select=select, verify=False)
+    return convert(trained(CASES[name]()), "lps", X, select=select, verify=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "select"),
+    [("residual", "output"), ("jump unet", "input"), ("resnet18", "output"), ("resnet18", "input")],
+)
+def test_compiles_without_graph_breaks(name, select):
+    new = converted(name, select)
+    compiled = torch.compile(new, backend="aot_eager", fullgraph=True)
+    with torch.no_grad():
+        for x in (X, circular_shift(X, 3, 5)):
+            torch.testing.assert_close(compiled(x), new(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["residual", "jump unet", "resnet18"])
+def test_exports_with_dynamic_batches(name):
+    new = converted(name)
+    batch = torch.export.Dim("batch", min=2, max=64)
+    program = torch.export.export(new, (X,), dynamic_shapes=(({0: batch},),))
+    with torch.no_grad():
+        for x in (X, image(3, 3, 32, 32)):
+            torch.testing.assert_close(program.module()(x), new(x), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "select"), [("residual", "output"), ("jump unet", "input")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx_computes_the_same(name, select):
+    new = converted(name, select)
+    file = io.BytesIO()
+    torch.onnx.export(new, (X,), dynamo=True, verbose=False).save(file)
+    session = onnxruntime.InferenceSession(file.getvalue())
+    key = session.get_inputs()[0].name
+    with torch.no_grad():
+        for n in range(4):
+            x = circular_shift(X, n, 2 * n)
+            (y,) = session.run(None, {key: x.numpy()})
+            np.testing.assert_allclose(y, new(x).numpy(), rtol=1e-4, atol=1e-4)
