@@ -1,0 +1,129 @@
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift.audit import audit
+from trueshift.audit.layers import _as_map, map_error
+from trueshift.convert import convert
+
+
+def circular(a, b, stride=1):
+    return nn.Conv2d(a, b, 3, stride, padding=1, padding_mode="circular")
+
+
+def network(*middle):
+    torch.manual_seed(0)
+    head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)]
+    return nn.Sequential(circular(3, 4), nn.ReLU(), *middle, *head)
+
+
+IMAGES = torch.randn(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_module_that_breaks_is_named():
+    result = audit(network(circular(4, 4), circular(4, 4, 2), nn.ReLU()), IMAGES, shifts=4)
+    assert [layer.name for layer in result.layers] == [str(i) for i in range(8)]
+    assert result.first_break.name == "3"
+    assert result.largest_increase.name == "3"
+    assert result.layers[2].error < 1e-6
+    assert result.layers[3].error > 0.1
+    assert result.layers[3].input_error == result.layers[2].error
+    assert result.layers[3].shape == (4, 4, 4)
+
+
+def test_zero_padding_breaks_less_than_a_stride():
+    result = audit(network(nn.Conv2d(4, 4, 3, padding=1)), IMAGES, shifts=4)
+    assert result.first_break.name == "2"
+    assert 1e-3 < result.layers[2].error < 1
+
+
+def test_polyphase_layers_do_not_break():
+    result = audit(network(ts.LPD(4), circular(4, 4), ts.APS(4)), IMAGES, shifts=4)
+    kinds = [layer.kind for layer in result.layers]
+    assert kinds[2:5] == ["PolyphaseDown", "Conv2d", "PolyphaseDown"]
+    assert result.first_break is None
+    assert max(layer.error for layer in result.layers) < 1e-6
+
+
+def test_modules_called_twice_are_counted():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            return self.relu(self.relu(x) - 1).mean((2, 3))
+
+    names = [layer.name for layer in audit(Twice(), IMAGES, shifts=1).layers]
+    assert names == ["relu", "relu (call 2)"]
+
+
+@pytest.mark.parametrize("kind", ["circular", "standard"])
+def test_error_of_a_map_that_moves_along_is_zero(kind):
+    wide = torch.randn(2, 3, 20, 16)
+    shift, window = (2, -4), (12, 8)
+    still, moved = (wide[:, :, 4 - a : 16 - a, 4 - b : 12 - b] for a, b in ((0, 0), shift))
+    if kind == "circular":
+        still = wide[:, :, :12, :8]
+        moved = still.roll(shift, (2, 3))
+    coarse = torch.cat([still, moved])[:, :, ::2, ::2]
+    assert map_error(torch.cat([still, moved]), window, shift, kind) == 0
+    assert map_error(coarse, window, shift, kind) == 0
+    assert map_error(coarse, window, (1, 0), kind) > 0.5
+
+
+def test_error_is_relative():
+    y = torch.tensor([[3.0, 4.0], [3.0, 9.0]])
+    assert map_error(y, (8, 8), (1, 0), "circular") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wanted"),
+    [
+        ((2, 5, 4, 4), (2, 5, 4, 4)),
+        ((2, 4, 4, 96), (2, 96, 4, 4)),  # channels last
+        ((2, 16, 7), (2, 7, 4, 4)),  # tokens
+        ((2, 17, 7), (2, 7, 4, 4)),  # and a class token
+        ((2, 7, 1, 1), (2, 7)),
+        ((2, 7), (2, 7)),
+        ((2, 13, 7), None),
+        ((2,), None),
+    ],
+)
+def test_what_is_seen_as_a_map(shape, wanted):
+    found = _as_map(torch.zeros(shape), (16, 16))
+    assert (None if found is None else tuple(found.shape)) == wanted
+
+
+def test_margins_are_differences_of_the_two_largest_logits():
+    down = ts.LPD(3).eval()
+    model = nn.Sequential(down, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    (margin,) = audit(model, IMAGES, shifts=3).margins
+    best, second = down.selector(IMAGES).detach().topk(2).values.unbind(1)
+    assert margin.name == "0.selector"
+    assert margin.num_images == 3
+    assert margin.num_ties == 0
+    assert margin.smallest == pytest.approx(float((best - second).min()), rel=1e-4)
+    assert margin.median == pytest.approx(float((best - second).median()), rel=1e-4)
+
+
+def test_ties_are_counted_and_choices_kept():
+    images = torch.cat([IMAGES[:1], torch.ones(1, 3, 8, 8)])
+    model = nn.Sequential(ts.APS(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    result = audit(model, images, shifts=3, examples=[0])
+    assert (result.margins[0].num_ties, result.margins[0].smallest) == (1, 0.0)
+    (choice,) = result.choices
+    assert choice.components.shape == (4, 4, 4)
+    norms = [float(IMAGES[0, :, i::2, j::2].norm()) for i in (0, 1) for j in (0, 1)]
+    assert choice.chosen == choice.largest == norms.index(max(norms))
+
+
+def test_converted_networks_have_margins():
+    net = network(circular(4, 4, 2), nn.ReLU())
+    new = convert(net, "aps", IMAGES)
+    result = audit(new, IMAGES, shifts=5)
+    assert result.consistency == 1
+    assert len(result.margins) == 1
+    assert result.margins[0].num_images == 3
+    assert result.first_break is None
