@@ -4,10 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help setup test lint format bench clean
+.PHONY: help quickstart setup test lint format bench clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+quickstart: $(READY)  ## train six small networks on built-in data and compare them
+	$(BIN)/trueshift quickstart $(ARGS)
 
 setup: $(READY)  ## make the environment
 

@@ -42,7 +42,8 @@ def imported_modules(path):
             assert node.level == 0, f"{path}: relative import"
             yield node.module
             if node.module == "trueshift":
-                yield from (f"trueshift.{alias.name}" for alias in node.names)
+                names = [alias.name for alias in node.names if alias.name != "__version__"]
+                yield from (f"trueshift.{name}" for name in names)
 
 
 def unit(path):

@@ -1,5 +1,9 @@
 """trueshift: networks that are truly invariant and equivariant to shifts."""
 
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
 from trueshift import functional, models, shifts
 from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.pooling import GlobalAvgPool
@@ -10,6 +14,9 @@ from trueshift.models.saving import load, save
 from trueshift.models.summary import summary
 
 __version__ = "0.1.0.dev0"
+
+if TYPE_CHECKING:
+    from trueshift import data, metrics
 
 __all__ = [
     "APS",
@@ -24,11 +31,20 @@ __all__ = [
     "PolyphaseDown",
     "PolyphaseUp",
     "Sampling",
+    "data",
     "functional",
     "load",
+    "metrics",
     "models",
     "save",
     "set_tau",
     "shifts",
     "summary",
 ]
+
+
+def __getattr__(name: str) -> ModuleType:
+    """Import what needs more than torch when it is first asked for."""
+    if name in ("data", "metrics"):
+        return importlib.import_module(f"trueshift.{name}")
+    raise AttributeError(f"module 'trueshift' has no attribute {name!r}")

@@ -30,7 +30,7 @@ SHAPE_NAMES = (
 _DISTRACTORS = ("disc", "bar")
 _CHUNK = 256  # images drawn at once; the result does not depend on it
 _NUMBERS = 48  # uniform random numbers per image, more than are used
-_NOISE = 0.06  # half-width of the uniform pixel noise
+_NOISE = 0.14  # half-width of the uniform pixel noise
 
 Draw = Callable[[float, float], Tensor]
 

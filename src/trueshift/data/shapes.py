@@ -34,7 +34,7 @@ class Shapes(ImageDataModule):
 
     class_names = SHAPE_NAMES
     mean = (0.356, 0.356, 0.356)
-    std = (0.158, 0.158, 0.158)
+    std = (0.173, 0.173, 0.173)
 
     def __init__(
         self,

@@ -1,0 +1,100 @@
+"""``trueshift quickstart``: see in minutes what shifts do to networks."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from trueshift.report.quickstart import HEADS, TITLES, table_rows, write_pictures, write_table
+from trueshift.training.quickstart import ROWS, Budget, quickstart
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    budget = Budget()
+    parser.description = (
+        "Train six small networks on built-in pictures, with the same budget, and compare their"
+        " accuracy and how often they change their mind when the picture moves."
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to write (runs)")
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with a stopped run")
+    for name in ("epochs", "num_train", "num_test", "num_pairs", "seed"):
+        default = getattr(budget, name)
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=default, help=f"({default})")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train, test, print the table and say where everything is."""
+    names = {field.name for field in dataclasses.fields(Budget)}
+    budget = Budget(**{key: value for key, value in vars(args).items() if key in names})
+    folder = args.resume or _new_folder(args.runs / "quickstart")
+    start = time.monotonic()
+    try:
+        with _progress() as tell:
+            results = quickstart(folder, budget, tell)
+    except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
+        print(f"\nstopped. To go on: trueshift quickstart --resume {folder}", file=sys.stderr)
+        return 130
+    write_table(results, folder)
+    pictures = write_pictures(folder, list(results), budget.seed)
+    _print_table(table_rows(results))
+    print(f"\n{time.monotonic() - start:.0f} s. Table, networks and curves: {folder}")
+    for picture in pictures:
+        print(f"picture: {picture}")
+    return 0
+
+
+def _new_folder(root: Path) -> Path:
+    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
+    return root / str(max(taken, default=-1) + 1)
+
+
+class _progress:
+    """A bar on a terminal, a line per epoch elsewhere."""
+
+    bar: Any = None
+
+    def __enter__(self) -> Any:
+        if not sys.stdout.isatty():
+            self.last: dict[str, str] = {}
+            return self._line
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        columns = ("{task.description:18}", BarColumn(), TextColumn("{task.fields[word]}"))
+        self.bar = Progress(*columns, TimeElapsedColumn()).__enter__()
+        self.tasks = {
+            name: self.bar.add_task(TITLES[name], total=1.0, word="waiting", start=False)
+            for name in ROWS
+        }
+        return self._move
+
+    def __exit__(self, *error: Any) -> None:
+        if self.bar is not None:
+            self.bar.__exit__(*error)
+
+    def _move(self, name: str, share: float, word: str) -> None:
+        task = self.tasks[name]
+        self.bar.start_task(task)
+        self.bar.update(task, completed=share, word=word)
+        if share >= 1:
+            self.bar.stop_task(task)
+
+    def _line(self, name: str, share: float, word: str) -> None:
+        if self.last.get(name) != word:
+            print(f"{TITLES[name]}: {word}", flush=True)
+        self.last[name] = word
+
+
+def _print_table(rows: list[tuple[str, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*HEADS, title="The same small ResNet, sampled in six ways")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=None if sys.stdout.isatty() else 120).print(table)

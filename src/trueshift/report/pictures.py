@@ -1,0 +1,111 @@
+"""Pictures of results, drawn with matplotlib."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from trueshift.shifts import circular_shift
+
+_COLOURS = ("#6b7280", "#0ea5e9", "#f59e0b", "#10b981", "#ef4444", "#7c3aed")
+
+
+class Curve(NamedTuple):
+    """Accuracy over epochs, as a fraction."""
+
+    title: str
+    epochs: Sequence[float]
+    accuracy: Sequence[float]
+
+
+class Prediction(NamedTuple):
+    """A label and how sure the network is of it."""
+
+    label: str
+    confidence: float
+
+
+def curves_picture(curves: Sequence[Curve], path: Path) -> Path:
+    """Draw accuracy over epochs.
+
+    Args:
+        curves: One per network.
+        path: Picture to write.
+
+    Returns:
+        The path.
+    """
+    figure, axes = _figure(7, 4)
+    for curve, colour in zip(curves, _cycle(len(curves)), strict=True):
+        percent = [100 * value for value in curve.accuracy]
+        axes.plot(curve.epochs, percent, label=curve.title, color=colour, marker=".")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("validation accuracy, %")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return _save(figure, path)
+
+
+def shifts_picture(
+    image: Tensor, title: str, predictions: Mapping[str, Sequence[Prediction]], path: Path
+) -> Path:
+    """Draw one image at every shift, and below it each network's prediction and confidence.
+
+    A cell is coloured where the label is not that of the unshifted image.
+
+    Args:
+        image: ``(3, H, W)``, uint8.
+        title: What the image shows.
+        predictions: Network to its predictions for the image moved by 0, 1, 2, ... pixels.
+        path: Picture to write.
+
+    Returns:
+        The path.
+    """
+    num_shifts = len(next(iter(predictions.values())))
+    rows = len(predictions)
+    figure, axes = _figure(2 + num_shifts * 0.75, 1.6 + 0.5 * rows)
+    size = image.shape[-1]
+    for i in range(num_shifts):
+        moved = circular_shift(image[None], i, i)[0].permute(1, 2, 0).numpy()
+        axes.imshow(moved, extent=(i + 0.04, i + 0.96, rows + 0.1, rows + 1.1), aspect="auto")
+    for row, (name, found) in enumerate(predictions.items()):
+        y = rows - 1 - row
+        axes.text(-0.15, y + 0.5, name, ha="right", va="center", fontsize=9)
+        for i, one in enumerate(found):
+            _cell(axes, i, y, one, changed=one.label != found[0].label)
+    axes.set_xlim(-3, num_shifts)
+    axes.set_ylim(0, rows + 1.1)
+    axes.set_axis_off()
+    axes.set_title(f"{title} ({size} px); red: another label than at the start", fontsize=10)
+    return _save(figure, path)
+
+
+def _cell(axes: Any, x: float, y: float, one: Prediction, changed: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    face = "#fecaca" if changed else "#dcfce7"
+    axes.add_patch(Rectangle((x + 0.04, y + 0.06), 0.92, 0.88, facecolor=face))
+    axes.text(x + 0.5, y + 0.62, one.label, ha="center", va="center", fontsize=6)
+    axes.text(x + 0.5, y + 0.3, f"{one.confidence:.0%}", ha="center", va="center", fontsize=6)
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.add_subplot()
+
+
+def _save(figure: Any, path: Path) -> Path:
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _cycle(count: int) -> list[str]:
+    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]

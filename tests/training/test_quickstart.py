@@ -1,0 +1,70 @@
+"""The quickstart on a budget of seconds: every row is trained, tested, kept and drawn."""
+
+import json
+
+import pytest
+import torch
+import yaml
+
+import trueshift as ts
+from trueshift.cli.main import main
+from trueshift.training.quickstart import ROWS
+
+SMALL = ["--epochs", "1", "--num-train", "100", "--num-test", "60", "--num-pairs", "1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    runs = tmp_path_factory.mktemp("runs")
+    assert main(["quickstart", "--runs", str(runs), *SMALL]) == 0
+    return runs / "quickstart" / "0"
+
+
+def test_everything_is_kept(folder):
+    for name in ROWS:
+        row = folder / name
+        assert {"config.yaml", "metrics.csv", "results.json", "network.safetensors"} <= {
+            path.name for path in row.iterdir()
+        }
+        assert (row / "checkpoints" / "last.ckpt").is_file()
+    for name in ("curves.png", "shifts.png"):
+        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_table_says_who_is_exact(folder):
+    table = json.loads((folder / "table.json").read_text())
+    exact = {name: row["metrics"]["all_bitwise_equal"] for name, row in table.items()}
+    assert exact == {name: ROWS[name].method != "stride" for name in ROWS}
+    for name in ("aps", "lps", "lps_tri3"):
+        assert table[name]["metrics"]["circular_consistency"] == 1
+    lines = (folder / "table.md").read_text().splitlines()
+    assert len(lines) == 2 + len(ROWS)
+    assert "| LPS Tri-3 |" in lines[-1]
+
+
+def test_saved_networks_are_whole(folder):
+    network = ts.load(folder / "lps" / "network.safetensors")
+    x = torch.randn(2, 3, 32, 32)
+    with torch.no_grad():
+        assert torch.equal(network(x), network(x.roll((3, 5), (2, 3))))
+
+
+def test_rows_are_recipes(folder, tmp_path):
+    config = yaml.safe_load((folder / "lps" / "config.yaml").read_text())
+    assert config["model"]["init_args"]["spec"]["method"] == "lps"
+    words = ["--config", str(folder / "lps" / "config.yaml"), "--runs", str(tmp_path)]
+    assert main(["fit", *words, "--trainer.fast_dev_run", "true"]) == 0
+
+
+def test_a_stopped_run_goes_on(folder, capsys):
+    before = (folder / "aps" / "results.json").stat().st_mtime_ns
+    (folder / "lps" / "results.json").unlink()
+    assert main(["quickstart", "--resume", str(folder), *SMALL]) == 0
+    assert (folder / "aps" / "results.json").stat().st_mtime_ns == before
+    assert (folder / "lps" / "results.json").is_file()
+    assert "APS: done before" in capsys.readouterr().out
+
+
+def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
+    assert main(["quickstart", "--resume", str(folder), *SMALL[:-1], "2"]) == 2
+    assert "holds a run with another budget" in capsys.readouterr().err
