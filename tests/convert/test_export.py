@@ -23,7 +23,12 @@ def converted(name, select="output"):
 
 @pytest.mark.parametrize(
     ("name", "select"),
-    [("residual", "output"), ("jump unet", "input"), ("resnet18", "output"), ("resnet18", "input")],
+    [
+        ("residual", "output"),
+        ("jump unet", "input"),
+        pytest.param("resnet18", "output", marks=pytest.mark.slow),
+        pytest.param("resnet18", "input", marks=pytest.mark.slow),
+    ],
 )
 def test_compiles_without_graph_breaks(name, select):
     new = converted(name, select)
@@ -33,7 +38,9 @@ def test_compiles_without_graph_breaks(name, select):
             torch.testing.assert_close(compiled(x), new(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["residual", "jump unet", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["residual", "jump unet", pytest.param("resnet18", marks=pytest.mark.slow)]
+)
 def test_exports_with_dynamic_batches(name):
     new = converted(name)
     batch = torch.export.Dim("batch", min=2, max=64)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import fx, nn
+from torch.nn import functional as F
 
 from trueshift.convert.analysis import Action, Analysis
 from trueshift.convert.converted import PREFIX
@@ -18,8 +19,10 @@ from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Digit, Phase, Space
 from trueshift.convert.phases import Compose, FromOrigin, Lead, Origin, Recipe, Unshift
 from trueshift.layers.antialias import build_antialias
+from trueshift.layers.selectors import NormSelector
 from trueshift.layers.spec import Sampling
 
+_SHAPE_METHODS = ("contiguous", "permute", "reshape", "transpose", "view", "movedim")
 Weighted = Sequence[tuple[Digit, int]]
 
 
@@ -177,6 +180,9 @@ class Rewriter:
         channels = self.analysis.env[node.all_input_nodes[0]].data.shape[1]
         if phase.leads and self.selects:
             lead = self._lead(phase, channels, antialias=False, keep=False)
+            if isinstance(lead.selector, NormSelector) and self._is_normalised(node):
+                # After a layer norm all positions have one 2-norm: it cannot tell phases apart.
+                lead.selector = NormSelector(1)
             images, sources = self._witness(action.spaces)
             chosen = self._part(f"{name}_phase", lead, x, images, sources)
             self.phase_nodes[phase.index] = chosen
@@ -261,6 +267,16 @@ class Rewriter:
 
     def _skip(self, node: fx.Node, action: Action) -> fx.Node:
         return self._input(node)
+
+    def _is_normalised(self, node: fx.Node) -> bool:
+        """Whether a layer norm made the input of a node, up to its shape."""
+        source = node.all_input_nodes[0]
+        while source.op == "call_method" and str(source.target) in _SHAPE_METHODS:
+            source = source.all_input_nodes[0]
+        if source.op == "call_module":
+            module = self.analysis.traced.root.get_submodule(str(source.target))
+            return isinstance(module, nn.LayerNorm)
+        return source.target is F.layer_norm
 
     # Phases
 

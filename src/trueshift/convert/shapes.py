@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from torch import Tensor
@@ -153,10 +154,16 @@ def _merge_or_split(a: Analysis, kinds: list[Kind], sizes: list[int]) -> list[Ki
             spaces.extend(kind.spaces)
         else:
             return None
-    if len(sizes) == 1:
-        return [Tokens(tuple(spaces))]
-    if [a.size_of(space) for space in spaces] == sizes:
-        return list(spaces)
+    result: list[Kind] = []
+    for size in sizes:
+        run: list[Space] = []
+        while spaces and math.prod(a.size_of(space) for space in run) < size:
+            run.append(spaces.pop(0))
+        if math.prod(a.size_of(space) for space in run) != size:
+            break
+        result.append(run[0] if len(run) == 1 else Tokens(tuple(run)) if run else OTHER)
+    if len(result) == len(sizes) and not spaces:
+        return result
     raise Refused(
         "it cuts space into windows or patches.",
         "Use a convolution with a stride, which can choose where to begin.",

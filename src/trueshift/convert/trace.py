@@ -45,6 +45,8 @@ class TracedProxy(fx.Proxy):
         if name.startswith("_") and not hasattr(Tensor, name):
             raise AttributeError(name)
         found = getattr(self.value, name)
+        if isinstance(self.value, torch.device | torch.dtype):
+            return found
         if callable(found):
             return lambda *args, **kwargs: self.tracer.create_proxy(
                 "call_method", name, (self, *args), kwargs
