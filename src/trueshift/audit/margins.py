@@ -16,7 +16,7 @@ from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector, NormSelector
 
 _PICTURE = 64  # largest side of a kept component
-_MOST_COMPONENTS = 16
+_MOST_COMPONENTS, _MOST_FILTERS = 16, 32
 
 
 @dataclass(frozen=True)
@@ -49,12 +49,15 @@ class Choice:
         components: Mean over channels, uint8 ``(P, h, w)``, all on one scale.
         chosen: The component that the selector kept.
         largest: The component of the largest l2 norm, which APS would keep.
+        filters: Those of a learned selector's first convolution, mean over their input channels,
+            uint8 ``(F, 3, 3)``, 0 mapped to 128; None for the others.
     """
 
     name: str
     components: Tensor
     chosen: int
     largest: int
+    filters: Tensor | None
 
 
 class SelectorRecorder:
@@ -115,7 +118,8 @@ class SelectorRecorder:
         self._relative[name] = min(self._relative.get(name, math.inf), smallest)
         if picture is not None and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
             chosen = int(logits[picture].argmax())
-            self.choices[name] = _choice(name, x[picture : picture + 1], stride, chosen)
+            seen = x[picture : picture + 1]
+            self.choices[name] = _choice(name, self.selectors[name], seen, stride, chosen)
 
     def margins(self) -> tuple[Margin, ...]:
         """Return the margins of the selectors that were asked."""
@@ -141,10 +145,19 @@ def _telling(
     return call
 
 
-def _choice(name: str, x: Tensor, stride: Any, chosen: int) -> Choice:
+def _choice(name: str, selector: nn.Module, x: Tensor, stride: Any, chosen: int) -> Choice:
     components = polyphase_split(x.detach().float(), stride)[0]  # (P, C, h, w)
     norms = components.flatten(1).norm(dim=1)
     maps = components.mean(1)[:, :_PICTURE, :_PICTURE]
     low, high = float(maps.min()), float(maps.max())
     grey = (maps - low) * (255 / max(high - low, 1e-12))
-    return Choice(name, grey.round().to(torch.uint8).cpu(), chosen, int(norms.argmax()))
+    pictures = grey.round().to(torch.uint8).cpu()
+    return Choice(name, pictures, chosen, int(norms.argmax()), _filters(selector))
+
+
+def _filters(selector: nn.Module) -> Tensor | None:
+    if not isinstance(selector, ConvSelector) or selector.dim != 2:
+        return None
+    taps = selector.conv1.weight.detach().float().mean(1)[:_MOST_FILTERS]  # (F, 3, 3)
+    scaled = taps * (127 / float(taps.abs().max().clamp(min=1e-12))) + 128
+    return scaled.round().to(torch.uint8).cpu()

@@ -173,6 +173,9 @@ class _Run:
         """Predict a few images at every shift of a small square, for the interactive picture."""
         allowed = resolve_shifts("all", measured.kind, self.size, measured.window, 0)
         reach = min(_VIEW_RADIUS[self.task], *(n // 2 for n in self.size))
+        measured_pairs = len(self.source) * len(measured.shifts)
+        while reach > 4 and (2 * reach + 1) ** 2 * len(chosen) > measured_pairs:
+            reach -= 1  # what is only looked at should not take longer than what is measured
         if self.task == "segmentation":
             pixels = measured.window[0] * measured.window[1]
             while reach > 1 and (2 * reach + 1) ** 2 * pixels > _VIEW_PIXELS:

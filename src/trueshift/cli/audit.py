@@ -1,0 +1,257 @@
+"""``trueshift audit``: see how much a network changes when its input moves."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trueshift.audit.folder import FolderImages
+from trueshift.audit.inputs import Network, in_eval_mode
+from trueshift.audit.measure import KINDS, audit
+from trueshift.audit.results import AuditResult
+from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.report.html import summary_lines, verdict, write_html
+
+BUILT_IN_MEAN, BUILT_IN_STD = 0.356, 0.158  # of the built-in pictures, as in training on them
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BUILT_IN_IMAGES = 20
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = (
+        "Shift images, and see how often and how much a network changes its mind, which of its"
+        " modules breaks first, and whether it passes: the exit code is 1 if the consistency is"
+        " below --fail-under."
+    )
+    add = parser.add_argument
+    add("network", metavar="NETWORK", help=NETWORK_HELP)
+    add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
+    add("--output", metavar="KEY", help="which part of a dict or tuple holds the logits: out, 0")
+    add("--against", metavar="NETWORK", help="a second network to compare with, on the same images")
+    add("--against-weights", type=Path, metavar="FILE", help="its state dict")
+    add(
+        "--convert",
+        choices=["aps", "lps"],
+        help="compare with the network that trueshift.convert makes of it",
+    )
+    data = parser.add_argument_group("images")
+    add = data.add_argument
+    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
+    add("--num-images", type=int, metavar="N", help=f"how many (all; {BUILT_IN_IMAGES} built-in)")
+    add("--size", type=int, metavar="PX", help="resize and crop to this (the network's, or as is)")
+    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
+    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
+    add(
+        "--labels",
+        action="store_true",
+        help="measure accuracy too: labels are the sub-folders of DIR in order of their names, or"
+        " those of the built-in pictures",
+    )
+    shifts = parser.add_argument_group("shifts")
+    add = shifts.add_argument
+    add("--shifts", default="256", metavar="N|all", help="how many shifts, or all (256)")
+    add("--kind", choices=KINDS, default="circular", help="wrap around, move a window, or both")
+    add("--window", type=int, metavar="PX", help="window of standard shifts (3/4 of an image)")
+    add("--seed", type=int, default=0, help="seed of random shifts (0)")
+    out = parser.add_argument_group("results")
+    add = out.add_argument
+    add("--html", type=Path, metavar="FILE", help="write the report, one file to open in a browser")
+    add("--json", type=Path, metavar="FILE", help="write all numbers")
+    add("--fail-under", type=float, metavar="X", help="exit code 1 if the consistency is below X")
+    add("--no-layers", action="store_true", help="do not look inside the network")
+    add("--batch-size", type=int, default=64, help="images per call (64)")
+    add("--device", default="cpu", help="where to run: cpu, cuda, ... (cpu)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Audit, print, write the reports; 1 if the network does not pass."""
+    _check(args)
+    loaded = load_network(args.network, args.weights)
+    data = _images(args, loaded)
+    result = _audit(args, loaded, data)
+    other = _other(args, loaded, data, result)
+    for one in (result, other) if other is not None else (result,):
+        print(f"\n{verdict(one)}")
+        print("\n".join(summary_lines(one)))
+    if args.json is not None:
+        print(f"\nnumbers: {result.to_json(args.json)}")
+    if args.html is not None:
+        print(f"report: {write_html(result, args.html, other)}")
+    if args.fail_under is not None and result.consistency < args.fail_under:
+        print(
+            f"FAILED: consistency {result.consistency:.4f} is below {args.fail_under}.",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
+
+
+class _Data(NamedTuple):
+    """Images, labels and what to say of them."""
+
+    images: Any
+    labels: Tensor | None
+    class_names: tuple[str, ...] | None
+    origin: str
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.fail_under is not None and not 0 <= args.fail_under <= 1:
+        raise ValueError(f"--fail-under must be a fraction in 0..1, got {args.fail_under}.")
+    if args.convert and args.against:
+        raise ValueError("--convert makes the second network by itself: leave out --against.")
+    if args.against_weights and not args.against:
+        raise ValueError("--against-weights needs --against NETWORK.")
+    for path in (args.html, args.json):
+        if path is not None and not path.parent.is_dir():
+            raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+    try:
+        torch.zeros(1, device=args.device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"--device {args.device} is not to be had: {reason}") from error
+
+
+def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any = 4) -> AuditResult:
+    model = loaded.model.to(args.device)
+    with _progress(loaded.name) as progress:
+        return audit(
+            model,
+            data.images,
+            data.labels,
+            _shifts(args.shifts),
+            args.kind,
+            args.output,
+            args.batch_size,
+            progress,
+            window=args.window,
+            examples=examples,
+            layers=not args.no_layers,
+            seed=args.seed,
+            name=loaded.name,
+            class_names=data.class_names,
+            images_from=data.origin,
+        )
+
+
+def _other(
+    args: argparse.Namespace, loaded: Loaded, data: _Data, result: AuditResult
+) -> AuditResult | None:
+    if args.against:
+        second = load_network(args.against, args.against_weights)
+    elif args.convert:
+        from trueshift.convert import convert
+
+        first = data.images[0]
+        example = (first[0] if isinstance(first, tuple) else first)[None].to(args.device)
+        model = convert(loaded.model.eval(), args.convert, example)
+        second = loaded._replace(model=model, name=f"{loaded.name}, converted ({args.convert})")
+    else:
+        return None
+    return _audit(args, second, data, [example.index for example in result.examples])
+
+
+def _images(args: argparse.Namespace, loaded: Loaded) -> _Data:
+    channels = loaded.channels or 3
+    if channels not in (1, 3):
+        raise ValueError(
+            f"{loaded.name} takes {channels} channels; images have 3, or 1 if grey. Use"
+            " trueshift.audit from Python with your own tensors."
+        )
+    if args.images is None:
+        return _built_in(args, loaded, channels)
+    mean, std = loaded.mean or IMAGENET_MEAN, loaded.std or IMAGENET_STD
+    size = args.size or loaded.size
+    images = FolderImages(
+        args.images,
+        size,
+        _per_channel("--mean", args.mean or mean, channels),
+        _per_channel("--std", args.std or std, channels),
+        args.num_images,
+        args.labels,
+    )
+    origin = f"{len(images)} images of {args.images}"
+    return _Data(images, None, images.class_names or None, origin)
+
+
+def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
+    from trueshift.data import SHAPE_NAMES, make_shapes
+
+    size, num = args.size or loaded.size or 32, args.num_images or BUILT_IN_IMAGES
+    print(f"no --images given: using {num} built-in pictures of {size} px", file=sys.stderr)
+    pictures, labels, masks = make_shapes(num, size, seed=2)
+    images = pictures.float() / 255
+    images = images if channels == 3 else images.mean(1, keepdim=True)
+    mean = _per_channel("--mean", args.mean or (BUILT_IN_MEAN,) * 3, channels)
+    std = _per_channel("--std", args.std or (BUILT_IN_STD,) * 3, channels)
+    images = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
+    origin = f"{num} built-in pictures of textured shapes"
+    if not args.labels:
+        return _Data(images, None, None, origin)
+    network = Network(loaded.model, args.output)
+    with in_eval_mode(network.module):
+        logits = network(images[:1])
+    wanted = len(SHAPE_NAMES) + (logits.ndim == 4)
+    if logits.shape[1] != wanted:
+        raise ValueError(
+            f"--labels: the built-in pictures have {wanted} classes, {loaded.name} has"
+            f" {logits.shape[1]}. Leave out --labels, or pass --images DIR."
+        )
+    if logits.ndim == 4:
+        return _Data(images, masks.long(), ("background", *SHAPE_NAMES), origin)
+    return _Data(images, labels, SHAPE_NAMES, origin)
+
+
+def _per_channel(option: str, values: Any, channels: int) -> tuple[float, ...]:
+    values = tuple(float(v) for v in values)
+    if len(values) == channels:
+        return values
+    if channels == 1 and len(values) == 3:
+        return (sum(values) / 3,)
+    if len(values) == 1:
+        return values * channels
+    raise ValueError(f"{option} takes 1 or {channels} values, got {len(values)}.")
+
+
+def _shifts(text: str) -> str | int:
+    if text == "all":
+        return text
+    if not text.isdigit():
+        raise ValueError(f"--shifts must be a number or all, got {text!r}.")
+    return int(text)
+
+
+class _progress:
+    """A bar on a terminal; elsewhere a line now and then."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __enter__(self) -> Any:
+        self.bar: Any = None
+        self.told = time.monotonic()
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self.bar = Progress(console=Console(stderr=True), transient=True).__enter__()
+            self.task = self.bar.add_task(self.name, total=1.0)
+        return self._tell
+
+    def __exit__(self, *error: Any) -> None:
+        if self.bar is not None:
+            self.bar.__exit__(*error)
+
+    def _tell(self, done: int, total: int) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, total=total)
+        elif time.monotonic() - self.told > 10:
+            self.told = time.monotonic()
+            print(f"{self.name}: {done} of {total} shifted images", file=sys.stderr, flush=True)

@@ -1,0 +1,144 @@
+"""What an audit found, in words and in percent."""
+
+from __future__ import annotations
+
+from trueshift.audit.results import AuditResult, Measurement
+
+
+def percent(fraction: float) -> str:
+    """Write a fraction in percent; only what is exactly 0 or 1 reads 0 % or 100 %.
+
+    Example:
+        >>> percent(0.1234), percent(0.99999), percent(1.0), percent(0.00001)
+        ('12.3 %', '> 99.9 %', '100 %', '< 0.1 %')
+    """
+    if fraction in (0, 1):
+        return f"{100 * fraction:.0f} %"
+    if fraction > 0.9995:
+        return "> 99.9 %"
+    if fraction < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * fraction:.1f} %"
+
+
+def number(value: float) -> str:
+    """Write a number shortly.
+
+    Example:
+        >>> number(0.0), number(0.123456), number(1234567.0), number(2.5e-7)
+        ('0', '0.123', '1.23e+06', '2.5e-07')
+    """
+    return f"{value:.3g}"
+
+
+def shift_text(shift: tuple[int, int]) -> str:
+    """Say where a shift goes.
+
+    Example:
+        >>> shift_text((3, -1)), shift_text((0, 0))
+        ('3 px down, 1 px left', 'no shift')
+    """
+    dy, dx = shift
+    parts = [f"{abs(dy)} px {'down' if dy > 0 else 'up'}"] if dy else []
+    parts += [f"{abs(dx)} px {'right' if dx > 0 else 'left'}"] if dx else []
+    return ", ".join(parts) or "no shift"
+
+
+def verdict(result: AuditResult) -> str:
+    """Return one sentence that says how the network behaves under shifts."""
+    found = min(result.measurements, key=lambda m: m.consistency)
+    pairs = f"{len(found.shifts) * result.num_images:,}"
+    masks = result.task == "segmentation"
+    if result.bitwise_equal:
+        word = "equivariant" if masks else "invariant"
+        output = "its mask" if masks else "its output"
+        return (
+            f"{result.name} is exactly shift-{word} here: in {pairs} {_moved(found)} images not one"
+            f" bit of {output} changed."
+        )
+    if result.consistency == 1:
+        what = "pixel changed its label" if masks else "label changed"
+        change = number(max(m.largest_change for m in result.measurements))
+        return (
+            f"{result.name} keeps its labels: in {pairs} {_moved(found)} images no {what},"
+            f" though outputs moved by up to {change}."
+        )
+    share = percent(1 - found.consistency)
+    low, high = (percent(1 - end) for end in reversed(found.interval))
+    worst = percent(1 - min(found.shares))
+    what = (
+        f"gives {share} of the pixels another label"
+        if masks
+        else f"changes its mind on {share} of {_moved(found)} images"
+    )
+    moved = f" in {_moved(found)} images" if masks else ""
+    return (
+        f"{result.name} {what}{moved} (95 % interval {low} to {high}); at the worst shift,"
+        f" {shift_text(found.worst_shift)}, {worst}."
+    )
+
+
+def break_text(result: AuditResult) -> str:
+    """Say which module breaks first and which adds most."""
+    first, most = result.first_break, result.largest_increase
+    if not result.layers:
+        return "The inside of the network was not looked at."
+    if first is None:
+        return "No module breaks: every map moves along with the image, up to rounding."
+    before = first.input_error == first.input_error and first.added <= 0.5 * first.error
+    where = "an operation just before " if before else ""
+    text = f"It breaks first at {where}{first.name} ({first.kind})."
+    if most is not None and most.name != first.name:
+        text += f" Most error is added by {most.name} ({most.kind})."
+    return text
+
+
+def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
+    """Return the main numbers as (name, value)."""
+    rows = []
+    for m in result.measurements:
+        low, high = (percent(end) for end in m.interval)
+        kind = f" ({m.kind})" if len(result.measurements) > 1 else ""
+        rows.append((f"Consistency{kind}", f"{percent(m.consistency)} ({low} to {high})"))
+        rows.append((f"Worst shift{kind}", _worst(m)))
+        if m.accuracy is not None:
+            a = m.accuracy
+            spread = f"{percent(a.worst)} / {percent(a.mean)} / {percent(a.best)}"
+            rows.append((f"Accuracy worst / mean / best{kind}", spread))
+            rows.append((f"Accuracy unshifted{kind}", percent(a.unshifted)))
+        rows.append((f"Largest output change{kind}", _change(m.largest_change, m)))
+        rows.append((f"Median output change{kind}", _change(m.median_change, m)))
+        rows.append((f"Outputs with the same bits{kind}", percent(m.bitwise_share)))
+    first, most = result.first_break, result.largest_increase
+    if result.layers:
+        rows.append(("Breaks first at", "nowhere" if first is None else first.name))
+        rows.append(("Adds most", "none" if most is None else most.name))
+    if result.margins:
+        closest = min(result.margins, key=lambda m: m.relative)
+        ties = sum(m.num_ties for m in result.margins)
+        rows.append(("Smallest selector margin", f"{number(closest.smallest)} at {closest.name}"))
+        rows.append(("Exact ties", str(ties)))
+    return rows
+
+
+def summary_lines(result: AuditResult) -> list[str]:
+    """Return the main numbers as aligned lines."""
+    rows = summary_rows(result)
+    width = max(len(name) for name, _ in rows)
+    return [f"  {name:{width}}  {value}" for name, value in rows]
+
+
+def _moved(found: Measurement) -> str:
+    return "circularly shifted" if found.kind == "circular" else "shifted"
+
+
+def _worst(m: Measurement) -> str:
+    if m.consistency == 1:
+        return "all alike"
+    return f"{percent(min(m.shares))} at {shift_text(m.worst_shift)}"
+
+
+def _change(change: float, m: Measurement) -> str:
+    if change == 0 or m.output_scale == 0:
+        return number(change)
+    return f"{number(change)} ({change / m.output_scale:.2g} standard deviations)"
