@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, SamePadding, image
 
 from trueshift.convert import convert, plan
+from trueshift.convert.phases import Unshift
 from trueshift.layers.selectors import set_tau
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
@@ -190,3 +191,15 @@ def test_plan_collects_refusals():
     found = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
     assert not found.converts
     assert "refused: 1 (Flatten)" in str(found)
+
+
+def test_a_soft_phase_spreads_an_up_sampled_map():
+    terms = (((0, 0, 1, 2, 1),), ((0, 1, 1, 2, 1),))
+    unshift = Unshift((terms, ((2, 2),)))
+    x = image(1, 2, 4, 6)
+    phase = torch.tensor([[0.5, 0.0, 0.0, 0.5]], requires_grad=True)
+    y = unshift(x, phase)
+    torch.testing.assert_close(y, (x + circular_shift(x, 1, 1)) / 2)
+    y.square().sum().backward()
+    assert (phase.grad != 0).all()
+    assert torch.equal(unshift(x, torch.tensor([3])), circular_shift(x, 1, 1))
