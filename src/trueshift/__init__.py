@@ -5,6 +5,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trueshift import functional, models, shifts
+from trueshift.audit import audit
+from trueshift.convert import ConversionError, convert, plan
 from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.resample import APS, LPD, LPU, PolyphaseDown, PolyphaseUp
@@ -25,17 +27,21 @@ __all__ = [
     "AdaptiveBlur",
     "Blur",
     "ConvSelector",
+    "ConversionError",
     "FixedSelector",
     "GlobalAvgPool",
     "NormSelector",
     "PolyphaseDown",
     "PolyphaseUp",
     "Sampling",
+    "audit",
+    "convert",
     "data",
     "functional",
     "load",
     "metrics",
     "models",
+    "plan",
     "save",
     "set_tau",
     "shifts",

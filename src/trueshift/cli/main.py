@@ -30,6 +30,7 @@ COMMANDS = {
     "validate": Command("trueshift.cli.lightning", "validate a checkpoint"),
     "test": Command("trueshift.cli.lightning", "test a checkpoint: accuracy and consistency"),
     "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
+    "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
     "table": Command("trueshift.cli.table", "put results beside the paper's"),
     "bench": Command("trueshift.cli.bench", "parameters and speed of whole networks"),
     "data": Command("trueshift.cli.data", "get a data set and check it"),
