@@ -51,10 +51,9 @@ def verdict(result: AuditResult) -> str:
     masks = result.task == "segmentation"
     if result.bitwise_equal:
         word = "equivariant" if masks else "invariant"
-        output = "its mask" if masks else "its output"
         return (
             f"{result.name} is exactly shift-{word} here: in {pairs} {_moved(found)} images not one"
-            f" bit of {output} changed."
+            " bit of its output changed."
         )
     if result.consistency == 1:
         what = "pixel changed its label" if masks else "label changed"
