@@ -109,9 +109,10 @@ class _Run:
 
 
 def _say_what_next(verb: str, run: _Run) -> None:
-    if verb == "fit" and run.checkpoint("best").is_file():
+    last = run.checkpoint("last")  # not the best one, which was chosen on the validation data
+    if verb == "fit" and last.is_file():
         print(f"run folder: {run.folder}")
-        print(f"to test it: trueshift test --ckpt {shlex.quote(str(run.checkpoint('best')))}")
+        print(f"to test it: trueshift test --ckpt {shlex.quote(str(last))}")
     if verb in ("test", "predict") and run.folder.is_dir():
         print(f"written to: {run.folder}")
 
