@@ -6,6 +6,7 @@ import trueshift as ts
 from trueshift.audit import audit
 from trueshift.audit.layers import _as_map, map_error
 from trueshift.convert import convert
+from trueshift.report.words import break_text
 
 
 def circular(a, b, stride=1):
@@ -127,3 +128,32 @@ def test_converted_networks_have_margins():
     assert len(result.margins) == 1
     assert result.margins[0].num_images == 3
     assert result.first_break is None
+
+
+def test_margins_are_of_all_batches_and_of_the_first_kind():
+    model = nn.Sequential(ts.LPD(3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    for kind in ("circular", "standard", "both"):
+        (margin,) = audit(model, IMAGES, shifts=3, kind=kind, batch_size=2, window=4).margins
+        assert margin.num_images == 3
+
+
+def test_an_operation_between_modules_is_found():
+    class Sliced(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.before, self.after = circular(3, 4), circular(4, 4)
+
+        def forward(self, x):
+            return self.after(self.before(x)[:, :, ::2, ::2]).mean((2, 3))
+
+    result = audit(Sliced(), IMAGES, shifts=3)
+    assert result.first_break.name == "after"
+    assert "an operation just before after (Conv2d)" in break_text(result)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_scripted_networks_are_not_looked_into():
+    scripted = torch.jit.trace(network().eval(), IMAGES)
+    result = audit(scripted, IMAGES, shifts=3)
+    assert result.layers == ()
+    assert 0 <= result.consistency <= 1

@@ -178,9 +178,6 @@ def test_the_network_is_left_as_it_was(images):
 
 def test_sequences_are_read_when_needed(images):
     class Folder:
-        def __init__(self):
-            self.largest = 0
-
         def __len__(self):
             return len(images)
 
@@ -236,6 +233,47 @@ def test_the_heat_map_has_every_shift(images):
     assert not grid.isnan().any()
     few = audit(Striped(), images, shifts=[(0, 2)]).measurements[0]
     assert few.heat_map()[2].isnan().tolist() == [[False, True, False]]
+
+
+def test_images_need_not_be_square():
+    images = torch.randn(3, 3, 12, 8)
+    result = audit(small("lps"), images, kind="both")
+    circular, standard = result.measurements
+    assert (circular.window, standard.window) == ((12, 8), (8, 6))
+    assert len(circular.shifts) == 12 * 8 - 1
+    assert circular.bitwise_equal
+    assert max(dy for dy, _ in circular.shifts) == 5
+    assert max(dx for _, dx in circular.shifts) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_the_network_says_which_type_it_takes(images, dtype):
+    result = audit(small("lps").to(dtype), images, shifts=5)
+    assert result.dtype == str(dtype).removeprefix("torch.")
+    assert result.consistency == 1
+
+
+def test_no_memory_is_said_plainly(images):
+    def model(x):
+        raise torch.OutOfMemoryError
+
+    with pytest.raises(MemoryError, match=r"for 5 images at once. Use a smaller batch_size"):
+        audit(model, images, shifts=1)
+
+
+def test_images_that_are_not_kept_in_memory_are_read_once_for_each_kind(images):
+    reads = []
+
+    class Folder:
+        def __len__(self):
+            return len(images)
+
+        def __getitem__(self, index):
+            reads.append(index)
+            return images[index]
+
+    audit(Striped(), Folder(), shifts=10, examples=0, layers=False, batch_size=2)
+    assert reads == [0, *range(5)]
 
 
 @pytest.mark.parametrize(

@@ -38,12 +38,13 @@ class ImageSource:
             raise ValueError("audit: got no images. Pass at least one.")
         if labels is not None and len(labels) != len(images):
             raise ValueError(f"audit: got {len(images)} images and {len(labels)} labels.")
-        first, self.has_labels = self._item(0), self._item(0)[1] is not None
-        self.shape: tuple[int, int, int] = tuple(first[0].shape)  # type: ignore[assignment]
+        first, label = self._item(0)
+        self.has_labels = label is not None
+        self.shape: tuple[int, int, int] = tuple(first.shape)  # type: ignore[assignment]
         if len(self.shape) != 3 or min(self.shape[1:]) < 2:
             raise ValueError(
                 f"audit: images must be (C, H, W) with at least 2 x 2 pixels to be shifted, got"
-                f" shape {tuple(first[0].shape)}."
+                f" shape {tuple(first.shape)}."
             )
 
     def __len__(self) -> int:
@@ -168,7 +169,10 @@ class Network:
             found = self._pick(self.model(seen))
         except (RuntimeError, AssertionError) as error:  # what torch and timm say of wrong shapes
             if isinstance(error, torch.OutOfMemoryError):
-                raise
+                raise MemoryError(
+                    f"audit: no memory on {self.device} for {len(images)} images at once. Use a"
+                    " smaller batch_size."
+                ) from error
             raise ValueError(
                 f"audit: the network does not take images of shape {tuple(images.shape)}. Check"
                 f" their channels and size. It says: {error}"

@@ -157,9 +157,12 @@ def _relative(a: Tensor, b: Tensor) -> Tensor:
 
 def _units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:
     """Yield the modules that are not looked into: leaves, and layers with a selector."""
+    if isinstance(model, torch.jit.ScriptModule):  # compiled: calls inside it cannot be seen
+        return
     for name, child in model.named_children():
         full = f"{prefix}{name}"
-        if hasattr(child, "selector") or next(child.children(), None) is None:
+        leaf = hasattr(child, "selector") or next(child.children(), None) is None
+        if leaf and not isinstance(child, torch.jit.ScriptModule):
             yield full, child
         else:
             yield from _units(child, f"{full}.")

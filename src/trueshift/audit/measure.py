@@ -35,7 +35,7 @@ _LAYER_IMAGES = 4
 _LAYER_SHIFTS = ((0, 1), (1, 0), (1, 1), (3, 2))
 _KEPT = 2**20  # changes kept for the median
 _VIEW_RADIUS = {"classification": 8, "segmentation": 4}
-_VIEW_PIXELS = 2**23  # of all masks of one example
+_VIEW_PIXELS = 2**22  # of all masks of one example
 
 Progress = Callable[[int, int], None]
 
@@ -160,7 +160,8 @@ class _Run:
             tally = _Tally(kind, window, offsets, len(self.source))
             for indices in self._batches():
                 images, labels = self.source.batch(indices)
-                for part in self._compare(images, labels, tally, indices):
+                record = kind == kinds[0]
+                for part in self._compare(images, labels, tally, indices, record):
                     done += part
                     if self.progress is not None:
                         self.progress(done, total)
@@ -231,7 +232,7 @@ class _Run:
             yield range(low, min(low + self.batch_size, num))
 
     def _compare(
-        self, images: Tensor, labels: Tensor | None, tally: _Tally, indices: range
+        self, images: Tensor, labels: Tensor | None, tally: _Tally, indices: range, record: bool
     ) -> Iterator[int]:
         """Compare a few images at all shifts; yield how many were seen in each call.
 
@@ -242,7 +243,7 @@ class _Run:
         at_once = max(self.batch_size // len(images), 1)
         at_once = min(at_once, len(tally.shifts))
         still = see(images, tally.kind, tally.window, (0, 0)).repeat(at_once, 1, 1, 1)
-        reference = self._reference(still, len(images), tally.kind)
+        reference = self._reference(still, len(images), record)
         tally.start(reference[: len(images)], labels, indices)
         for low in range(0, len(tally.shifts), at_once):
             shifts = tally.shifts[low : low + at_once]
@@ -254,9 +255,9 @@ class _Run:
                 tally.add(low + k, reference[rows], found[rows], labels, indices)
             yield len(images) * len(shifts)
 
-    def _reference(self, still: Tensor, rows: int, kind: str) -> Tensor:
-        first = self.task == "" or kind == "circular"
-        if self.selectors is not None and first:
+    def _reference(self, still: Tensor, rows: int, record: bool) -> Tensor:
+        """Return the outputs of unshifted images; note what selectors make of the first rows."""
+        if self.selectors is not None and record:
             with self.selectors.recording(rows):
                 found = self.network(still)
         else:

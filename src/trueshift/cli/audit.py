@@ -75,8 +75,11 @@ def run(args: argparse.Namespace) -> int:
     _check(args)
     loaded = load_network(args.network, args.weights)
     data = _images(args, loaded)
-    result = _audit(args, loaded, data)
-    other = _other(args, loaded, data, result)
+    try:
+        result = _audit(args, loaded, data)
+        other = _other(args, loaded, data, result)
+    except MemoryError as error:
+        raise ValueError(f"{error} Pass a smaller --batch-size.") from error
     for one in (result, other) if other is not None else (result,):
         print(f"\n{verdict(one)}")
         print("\n".join(summary_lines(one)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trueshift.audit.results import AuditResult, Measurement
+from trueshift.audit.results import BREAKS, AuditResult, Measurement
 
 
 def percent(fraction: float) -> str:
@@ -84,8 +84,7 @@ def break_text(result: AuditResult) -> str:
         return "The inside of the network was not looked at."
     if first is None:
         return "No module breaks: every map moves along with the image, up to rounding."
-    before = first.input_error == first.input_error and first.added <= 0.5 * first.error
-    where = "an operation just before " if before else ""
+    where = "an operation just before " if first.input_error > BREAKS else ""
     text = f"It breaks first at {where}{first.name} ({first.kind})."
     if most is not None and most.name != first.name:
         text += f" Most error is added by {most.name} ({most.kind})."
