@@ -54,12 +54,12 @@ def test_fit_test_predict_and_resume(recipe, capsys):
     assert "\x1b" not in out  # no terminal, no escape codes
     assert "epoch 2/2 done" in out
     run = Path("runs/shapes/small/0")
-    best = run / "checkpoints" / "best.ckpt"
-    assert f"trueshift test --ckpt {best}" in out
+    last = run / "checkpoints" / "last.ckpt"
+    assert f"trueshift test --ckpt {last}" in out
     names = {path.name.partition(".")[0] for path in run.iterdir()}
     assert {"checkpoints", "config", "events", "metrics"} <= names
 
-    assert lightning.main("test", ["--ckpt", str(best), "--model.num_pairs", "2"]) == 0
+    assert lightning.main("test", ["--ckpt", str(last), "--model.num_pairs", "2"]) == 0
     results = json.loads((run / "results.json").read_text())
     assert results["metrics"]["circular_consistency"] == 1
     assert results["metrics"]["all_bitwise_equal"] is True
@@ -68,12 +68,12 @@ def test_fit_test_predict_and_resume(recipe, capsys):
     assert results["config"]["model"]["init_args"]["spec"]["antialias"] == "tri3"
     assert results["seed"] == 3
 
-    assert lightning.main("predict", ["--ckpt", str(best)]) == 0
+    assert lightning.main("predict", ["--ckpt", str(last)]) == 0
     lines = (run / "predictions.csv").read_text().splitlines()
     assert lines[0] == "index,label,confidence"
     assert [line.split(",")[0] for line in lines[1:]] == [str(k) for k in range(16)]
 
-    assert lightning.main("validate", ["--ckpt", str(best)]) == 0
+    assert lightning.main("validate", ["--ckpt", str(last)]) == 0
     assert "val/accuracy" in capsys.readouterr().out
 
     assert lightning.main("fit", ["--resume", str(run), "--trainer.max_epochs", "3"]) == 0
