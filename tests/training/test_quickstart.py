@@ -31,6 +31,13 @@ def test_everything_is_kept(folder):
         assert (folder / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_report_compares_two_networks(folder):
+    html = (folder / "report.html").read_text()
+    assert "Baseline (stride)" in html
+    assert "http://" not in html.replace("http://www.w3.org", "")
+    assert "<script src" not in html
+
+
 def test_the_table_says_who_is_exact(folder):
     table = json.loads((folder / "table.json").read_text())
     exact = {name: row["metrics"]["all_bitwise_equal"] for name, row in table.items()}

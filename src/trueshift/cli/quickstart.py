@@ -9,7 +9,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from trueshift.report.quickstart import HEADS, TITLES, table_rows, write_pictures, write_table
+from trueshift.report.quickstart import (
+    HEADS,
+    TITLES,
+    table_rows,
+    write_pictures,
+    write_report,
+    write_table,
+)
 from trueshift.training.quickstart import ROWS, Budget, quickstart
 
 
@@ -42,10 +49,12 @@ def run(args: argparse.Namespace) -> int:
         return 130
     write_table(results, folder)
     pictures = write_pictures(folder, list(results), budget.seed)
+    report = write_report(folder, budget.seed)
     _print_table(table_rows(results))
     print(f"\n{time.monotonic() - start:.0f} s. Table, networks and curves: {folder}")
     for picture in pictures:
         print(f"picture: {picture}")
+    print(f"report, to open in a browser: {report}")
     return 0
 
 

@@ -11,7 +11,9 @@ from typing import Any
 import torch
 
 from trueshift import models
+from trueshift.audit import AuditResult, audit
 from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
+from trueshift.report.html import write_html
 from trueshift.report.pictures import Curve, Prediction, curves_picture, shifts_picture
 from trueshift.shifts import circular_shift
 
@@ -77,6 +79,47 @@ def write_pictures(folder: Path, names: list[str], seed: int = 0) -> list[Path]:
     return found
 
 
+def write_report(folder: Path, seed: int = 0, num_images: int = 40, num_shifts: int = 64) -> Path:
+    """Audit the baseline and LPS under shifts and write one HTML file that compares them.
+
+    Args:
+        folder: The folder of the run.
+        seed: Seed of the images.
+        num_images: How many images to shift.
+        num_shifts: How many shifts of each.
+
+    Returns:
+        The report.
+    """
+    pictures, labels, _ = make_shapes(num_images, 32, seed + 1_000)
+    images, found = _normal(pictures), list[AuditResult]()
+    examples: int | list[int] = 4
+    for name in ("baseline", "lps"):
+        network = models.load(folder / name / "network.safetensors")
+        found.append(
+            audit(
+                network,
+                images,
+                labels,
+                num_shifts,
+                examples=examples,
+                seed=seed,
+                name=TITLES[name],
+                class_names=SHAPE_NAMES,
+                images_from=f"{num_images} built-in pictures that were not trained on",
+            )
+        )
+        examples = [example.index for example in found[0].examples]
+    return write_html(found[0], folder / "report.html", found[1])
+
+
+def _normal(pictures: torch.Tensor) -> torch.Tensor:
+    """Bring pictures ``(B, 3, H, W)``, uint8, to what the networks were trained on."""
+    mean = torch.tensor(Shapes.mean).view(3, 1, 1)
+    std = torch.tensor(Shapes.std).view(3, 1, 1)
+    return (pictures / 255 - mean) / std
+
+
 def _flickering(
     networks: Mapping[str, torch.nn.Module], seed: int, num_shifts: int = 16
 ) -> tuple[torch.Tensor, int, dict[str, list[Prediction]]]:
@@ -93,9 +136,7 @@ def _flickering(
 
 def _path(network: torch.nn.Module, image: torch.Tensor, num_shifts: int) -> list[Prediction]:
     """Predict an image that moves along the diagonal."""
-    mean = torch.tensor(Shapes.mean).view(3, 1, 1)
-    std = torch.tensor(Shapes.std).view(3, 1, 1)
-    normal = ((image / 255 - mean) / std)[None]
+    normal = _normal(image)[None]
     moved = torch.cat([circular_shift(normal, i, i) for i in range(num_shifts)])
     with torch.inference_mode():
         confidences, found = network.eval()(moved).softmax(1).max(1)
