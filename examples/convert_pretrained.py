@@ -153,7 +153,7 @@ if __name__ == "__main__":
     parser.add_argument("--weights", type=Path, help="torchvision's MobileNetV2 weights")
     parser.add_argument("--images", type=Path, help="folder with one folder of images per class")
     parser.add_argument("--steps", type=int, default=200, help="steps of tuning")
-    arguments, _ = parser.parse_known_args()
+    arguments = parser.parse_args()
     if arguments.weights and arguments.images:
         measure(arguments.weights, arguments.images, arguments.steps)
     else:
