@@ -10,6 +10,7 @@ from torch import nn
 import trueshift as ts
 from trueshift.audit.folder import FolderImages
 from trueshift.cli import audit as command
+from trueshift.cli import main
 from trueshift.cli.networks import load_network
 
 FAST = ("--shifts", "4", "--num-images", "2", "--size", "8")
@@ -204,6 +205,16 @@ def test_folders_without_images_or_classes(folder, tmp_path, net):
     (folder / "cat" / "broken.png").write_bytes(b"no image")
     with pytest.raises(ValueError, match=r"broken.png cannot be read"):
         call(net, "--images", folder, "--size", 8, "--shifts", 2)
+
+
+def test_exit_codes(factories, monkeypatch, capsys):
+    verb = main.Command("trueshift.cli.audit", "see how a network changes under shifts")
+    monkeypatch.setitem(main.COMMANDS, "audit", verb)
+    words = ["audit", "my_nets:build", *FAST, "--output", "out"]
+    assert main.main([*words, "--fail-under", "0"]) == 0
+    assert main.main([*words, "--fail-under", "1"]) == 1
+    assert main.main(["audit", "my_nets:build", *FAST]) == 2
+    assert "trueshift audit: error: audit: the network returns a dict" in capsys.readouterr().err
 
 
 def test_files_that_are_something_else(tmp_path):
