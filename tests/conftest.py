@@ -5,6 +5,10 @@ import torch
 from helpers import SHAPE
 from hypothesis import settings
 
+from trueshift._torchvision import import_torchvision
+
+import_torchvision()  # before torchmetrics, Lightning and timm, which import it
+
 settings.register_profile(
     "trueshift", deadline=None, max_examples=50, derandomize=True, database=None
 )
@@ -13,21 +17,22 @@ settings.load_profile("trueshift")
 
 def pytest_addoption(parser):
     parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
+    parser.addoption("--runbrowser", action="store_true", help="also run the tests in a browser")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes long; runs with --runslow only")
+    config.addinivalue_line("markers", "browser: needs Chromium; runs with --runbrowser only")
     if hasattr(config, "workerinput"):  # one of several xdist workers
         torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(config, items):
-    if config.getoption("--runslow"):
-        return
-    slow = [item for item in items if "slow" in item.keywords]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if "slow" not in item.keywords]
+    left_out = {name for name in ("slow", "browser") if not config.getoption(f"--run{name}")}
+    unwanted = [item for item in items if left_out & set(item.keywords)]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if not left_out & set(item.keywords)]
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,6 @@ from trueshift.audit.results import AuditResult
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.report.html import summary_lines, verdict, write_html
 
-BUILT_IN_MEAN, BUILT_IN_STD = 0.356, 0.158  # of the built-in pictures, as in training on them
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BUILT_IN_IMAGES = 20
 
@@ -185,15 +184,15 @@ def _images(args: argparse.Namespace, loaded: Loaded) -> _Data:
 
 
 def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
-    from trueshift.data import SHAPE_NAMES, make_shapes
+    from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
 
     size, num = args.size or loaded.size or 32, args.num_images or BUILT_IN_IMAGES
     print(f"no --images given: using {num} built-in pictures of {size} px", file=sys.stderr)
     pictures, labels, masks = make_shapes(num, size, seed=2)
     images = pictures.float() / 255
     images = images if channels == 3 else images.mean(1, keepdim=True)
-    mean = _per_channel("--mean", args.mean or (BUILT_IN_MEAN,) * 3, channels)
-    std = _per_channel("--std", args.std or (BUILT_IN_STD,) * 3, channels)
+    mean = _per_channel("--mean", args.mean or Shapes.mean, channels)
+    std = _per_channel("--std", args.std or Shapes.std, channels)
     images = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
