@@ -66,7 +66,7 @@ def test_rows_are_recipes(folder, tmp_path):
 def test_a_stopped_run_goes_on(folder, capsys):
     before = (folder / "aps" / "results.json").stat().st_mtime_ns
     (folder / "lps" / "results.json").unlink()
-    assert main(["quickstart", "--resume", str(folder), *SMALL]) == 0
+    assert main(["quickstart", "--resume", str(folder)]) == 0  # the budget is known
     assert (folder / "aps" / "results.json").stat().st_mtime_ns == before
     assert (folder / "lps" / "results.json").is_file()
     assert "APS: done before" in capsys.readouterr().out
@@ -75,3 +75,5 @@ def test_a_stopped_run_goes_on(folder, capsys):
 def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
     assert main(["quickstart", "--resume", str(folder), *SMALL[:-1], "2"]) == 2
     assert "holds a run with another budget" in capsys.readouterr().err
+    assert main(["quickstart", "--resume", str(folder / "lps")]) == 2
+    assert "no run to go on with" in capsys.readouterr().err

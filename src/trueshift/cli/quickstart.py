@@ -17,7 +17,7 @@ from trueshift.report.quickstart import (
     write_report,
     write_table,
 )
-from trueshift.training.quickstart import ROWS, Budget, quickstart
+from trueshift.training.quickstart import ROWS, Budget, quickstart, read_budget
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,14 +32,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     for name in ("epochs", "num_train", "num_test", "num_pairs", "seed"):
         default = getattr(budget, name)
         option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=int, default=default, help=f"({default})")
+        parser.add_argument(option, type=int, help=f"({default})")
 
 
 def run(args: argparse.Namespace) -> int:
     """Train, test, print the table and say where everything is."""
     names = {field.name for field in dataclasses.fields(Budget)}
-    budget = Budget(**{key: value for key, value in vars(args).items() if key in names})
+    asked = {key: value for key, value in vars(args).items() if key in names and value is not None}
     folder = args.resume or _new_folder(args.runs / "quickstart")
+    begun = read_budget(folder) if args.resume else Budget()
+    budget = dataclasses.replace(begun, **asked)
     start = time.monotonic()
     try:
         with _progress() as tell:

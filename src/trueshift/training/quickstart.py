@@ -32,6 +32,7 @@ from trueshift.training.optim import OneCycle
 from trueshift.training.results import FILE_NAME, WriteResults
 from trueshift.training.tau import MultiRateLinear
 
+BUDGET_FILE = "budget.json"
 ROWS = {
     "baseline": Sampling("stride"),
     "lpf_tri3": Sampling("stride", "tri3"),
@@ -108,6 +109,15 @@ def quickstart(folder: Path, budget: Budget, tell: Tell) -> dict[str, dict[str, 
     return results
 
 
+def read_budget(folder: Path) -> Budget:
+    """Return the budget of a run that was begun in ``folder``."""
+    path = folder / BUDGET_FILE
+    if not path.is_file():
+        raise FileNotFoundError(f"quickstart: no run to go on with in {folder} (no {path.name}).")
+    found = json.loads(path.read_text())
+    return Budget(**{**found, "widths": tuple(found["widths"])})
+
+
 def _share_cores(side_by_side: int) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")  # Lightning's advice on every run; the parent shows errors
@@ -122,12 +132,12 @@ def _pass_on(told: Any, tell: Tell) -> None:
 
 def _check_budget(folder: Path, budget: Budget) -> None:
     """Write down the budget, or see that the rows that are there were trained with the same."""
-    path, wanted = folder / "budget.json", json.dumps(dataclasses.asdict(budget), indent=2)
+    path, wanted = folder / BUDGET_FILE, json.dumps(dataclasses.asdict(budget), indent=2)
     folder.mkdir(parents=True, exist_ok=True)
     if path.is_file() and path.read_text() != wanted:
         raise ValueError(
-            f"quickstart: {folder} holds a run with another budget (see {path}). Pass its options,"
-            " or begin a new run without --resume."
+            f"quickstart: {folder} holds a run with another budget (see {path}). Leave out the"
+            " options to go on with it, or begin a new run without --resume."
         )
     path.write_text(wanted)
 
