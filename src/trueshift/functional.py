@@ -185,17 +185,19 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
         >>> order_free_mean(x, 0) == order_free_mean(x.flip(0), 0)
         tensor(True)
     """
-    axes = (dim,) if isinstance(dim, int) else dim
+    axes = tuple(axis % x.ndim for axis in ((dim,) if isinstance(dim, int) else dim))
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
     count = math.prod([x.shape[axis] for axis in axes])
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
-    terms = x.to(wide)
-    largest = terms.detach().abs().amax(axes, keepdim=True)
+    # Side by side in memory, the terms are reduced several times faster.
+    terms = x.to(wide).permute(*kept, *axes).contiguous().flatten(len(kept))
+    largest = terms.detach().abs().amax(-1, keepdim=True)
     largest = torch.where(largest > 0, largest, 1.0)
     scaled = terms / largest * (exact / count)
     # The rounding is invisible to autograd: the gradient is that of the plain mean.
     steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round()
-    return (steps.sum(axes, keepdim=True) * (largest / exact)).squeeze(axes)
+    return (steps.sum(-1, keepdim=True) * (largest / exact)).squeeze(-1)
 
 
 def _offset_axes(stride: tuple[int, ...]) -> tuple[int, ...]:
