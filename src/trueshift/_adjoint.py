@@ -88,10 +88,15 @@ def _offsets_first(blocks: Tensor, dim: int, last: bool) -> Tensor:
 
 def _empty_up(y: Tensor, stride: tuple[int, ...], fill: bool) -> Tensor:
     """Allocate the map that ``y`` is up-sampled to, in the layout of ``y``."""
-    sizes = [size * step for size, step in zip(y.shape[2:], stride, strict=True)]
-    layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
-    out = torch.empty(*y.shape[:2], *sizes, dtype=y.dtype, device=y.device, memory_format=layout)
+    out = _empty(y, [size * step for size, step in zip(y.shape[2:], stride, strict=True)])
     return out.zero_() if fill else out
+
+
+def _empty(y: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Allocate a map of other spatial sizes, in the layout of ``y``."""
+    layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
+    shape = (*y.shape[:2], *sizes)
+    return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout)
 
 
 class HardDown(Function):
@@ -138,12 +143,7 @@ class SoftDown(Function):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        weights = _broadcast(phase, x.ndim)
-        first, *others = (x[kept] for kept in phase_slices(stride))
-        y = first * weights[0]
-        for component, weight in zip(others, weights[1:], strict=True):
-            y.addcmul_(component, weight)
-        return y
+        return _weighted_sum(x, phase, phase_slices(stride))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -155,7 +155,8 @@ class SoftDown(Function):
         x, phase = ctx.saved_tensors
         need_x, need_phase, _ = ctx.needs_input_grad
         grad_x = SoftUp.apply(grad, phase, ctx.stride) if need_x else None
-        return grad_x, _inner(x, grad, ctx.stride) if need_phase else None, None
+        grad_phase = _inner(x, grad, phase_slices(ctx.stride)) if need_phase else None
+        return grad_x, grad_phase, None
 
 
 class SoftUp(Function):
@@ -178,7 +179,8 @@ class SoftUp(Function):
         y, phase = ctx.saved_tensors
         need_y, need_phase, _ = ctx.needs_input_grad
         grad_y = SoftDown.apply(grad, phase, ctx.stride) if need_y else None
-        return grad_y, _inner(grad, y, ctx.stride) if need_phase else None, None
+        grad_phase = _inner(grad, y, phase_slices(ctx.stride)) if need_phase else None
+        return grad_y, grad_phase, None
 
 
 def _broadcast(phase: Tensor, ndim: int) -> Tensor:
@@ -186,10 +188,19 @@ def _broadcast(phase: Tensor, ndim: int) -> Tensor:
     return phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
 
 
-def _inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Inner product of every component of ``x`` with ``y``: ``(B, P)``."""
-    products = [(x[kept] * y).flatten(1).sum(1) for kept in phase_slices(stride)]
-    return torch.stack(products, dim=1)
+def _weighted_sum(x: Tensor, phase: Tensor, reads: Iterator[Slices]) -> Tensor:
+    """Sum one read of ``x`` per phase with weights ``(B, P)``."""
+    weights = _broadcast(phase, x.ndim)
+    first, *others = (x[read] for read in reads)
+    y = first * weights[0]
+    for part, weight in zip(others, weights[1:], strict=True):
+        y.addcmul_(part, weight)
+    return y
+
+
+def _inner(x: Tensor, y: Tensor, reads: Iterator[Slices]) -> Tensor:
+    """Inner product of every read of ``x`` with ``y``: ``(B, P)``."""
+    return torch.stack([(x[read] * y).flatten(1).sum(1) for read in reads], dim=1)
 
 
 class SoftWindow(Function):
@@ -197,12 +208,7 @@ class SoftWindow(Function):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        first, *others = window_slices(x.shape[2:], stride)
-        weights = _broadcast(phase, x.ndim)
-        y = x[first] * weights[0]
-        for window, weight in zip(others, weights[1:], strict=True):
-            y.addcmul_(x[window], weight)
-        return y
+        return _weighted_sum(x, phase, window_slices(x.shape[2:], stride))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -214,7 +220,8 @@ class SoftWindow(Function):
         x, phase = ctx.saved_tensors
         need_x, need_phase, _ = ctx.needs_input_grad
         grad_x = SoftSpread.apply(grad, phase, ctx.stride) if need_x else None
-        grad_phase = _window_inner(x, grad, ctx.stride) if need_phase else None
+        windows = window_slices(x.shape[2:], ctx.stride)
+        grad_phase = _inner(x, grad, windows) if need_phase else None
         return grad_x, grad_phase, None
 
 
@@ -224,9 +231,7 @@ class SoftSpread(Function):
     @staticmethod
     def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
         sizes = [n + s - 1 for n, s in zip(y.shape[2:], stride, strict=True)]
-        layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
-        x = torch.empty(*y.shape[:2], *sizes, dtype=y.dtype, device=y.device, memory_format=layout)
-        x.zero_()
+        x = _empty(y, sizes).zero_()
         weights = _broadcast(phase, y.ndim)
         for window, weight in zip(window_slices(sizes, stride), weights, strict=True):
             x[window].addcmul_(y, weight)
@@ -242,7 +247,8 @@ class SoftSpread(Function):
         y, phase = ctx.saved_tensors
         need_y, need_phase, _ = ctx.needs_input_grad
         grad_y = SoftWindow.apply(grad, phase, ctx.stride) if need_y else None
-        grad_phase = _window_inner(grad, y, ctx.stride) if need_phase else None
+        windows = window_slices(grad.shape[2:], ctx.stride)
+        grad_phase = _inner(grad, y, windows) if need_phase else None
         return grad_y, grad_phase, None
 
 
@@ -251,12 +257,6 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> Iterator[Sli
     ends = [size - step + 1 for size, step in zip(sizes, stride, strict=True)]
     for offsets in itertools.product(*map(range, stride)):
         yield (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
-
-
-def _window_inner(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Inner product of every window of ``x`` with ``y``: ``(B, P)``."""
-    windows = window_slices(x.shape[2:], stride)
-    return torch.stack([(x[window] * y).flatten(1).sum(1) for window in windows], dim=1)
 
 
 class CircularPad(Function):

@@ -94,14 +94,22 @@ def check_divisible(who: str, x: Tensor, stride: tuple[int, ...]) -> None:
         raise ValueError(f"{who}: x has no pixels, got shape {tuple(x.shape)}.")
     if all(size % step == 0 for size, step in zip(sizes, stride, strict=True)):
         return
-    up = tuple(-(-size // step) * step for size, step in zip(sizes, stride, strict=True))
-    down = tuple(size // step * step for size, step in zip(sizes, stride, strict=True))
+    up, down = nearest_multiples(sizes, stride)
     shown = stride[0] if len(set(stride)) == 1 else stride
     crop = f" or crop to {down}" if min(down) > 0 else ""
     raise ValueError(
         f"{who}: spatial sizes must be divisible by stride={shown}, got x of shape"
         f" {tuple(x.shape)}. Pad to {up}{crop}."
     )
+
+
+def nearest_multiples(
+    sizes: Sequence[int], steps: Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the next sizes, up and down, that are multiples of ``steps``."""
+    pairs = list(zip(sizes, steps, strict=True))
+    up = tuple(max(-(-size // step), 1) * step for size, step in pairs)
+    return up, tuple(size // step * step for size, step in pairs)
 
 
 def check_phase(who: str, phase: Tensor, x: Tensor, num_phases: int) -> None:

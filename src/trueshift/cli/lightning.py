@@ -32,6 +32,7 @@ from lightning.pytorch.cli import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
+from trueshift.cli.runs import new_folder  # noqa: E402
 from trueshift.training import (  # noqa: E402
     NetworkModule,
     PlainProgress,
@@ -152,8 +153,7 @@ def _find_folder(words: list[str], root: Path) -> Path:
         return _folder_of(str(checkpoint))
     config = _last_value(words, "--config") or _last_value(words, "-c")
     runs = root / (_recipe_name(Path(config)) if config else "run")
-    taken = [int(p.name) for p in runs.glob("*") if p.name.isdigit()]
-    return runs / str(max(taken, default=-1) + 1)
+    return new_folder(runs)
 
 
 def _folder_of(checkpoint: str) -> Path:

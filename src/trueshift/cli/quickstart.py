@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trueshift.cli.runs import new_folder
 from trueshift.report.quickstart import (
     HEADS,
     TITLES,
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     """Train, test, print the table and say where everything is."""
     names = {field.name for field in dataclasses.fields(Budget)}
     asked = {key: value for key, value in vars(args).items() if key in names and value is not None}
-    folder = args.resume or _new_folder(args.runs / "quickstart")
+    folder = args.resume or new_folder(args.runs / "quickstart")
     begun = read_budget(folder) if args.resume else Budget()
     budget = dataclasses.replace(begun, **asked)
     start = time.monotonic()
@@ -58,11 +59,6 @@ def run(args: argparse.Namespace) -> int:
         print(f"picture: {picture}")
     print(f"report, to open in a browser: {report}")
     return 0
-
-
-def _new_folder(root: Path) -> Path:
-    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
-    return root / str(max(taken, default=-1) + 1)
 
 
 class _progress:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from trueshift._validate import nearest_multiples
+
 if TYPE_CHECKING:
     from trueshift.convert.plan import Plan
 
@@ -110,8 +112,7 @@ def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -
     steps = multiples[: len(sizes)]
     if all(size % step == 0 for size, step in zip(sizes, steps, strict=True)):
         return
-    up = tuple(-(-size // step) * step for size, step in zip(sizes, steps, strict=True))
-    down = tuple(size // step * step for size, step in zip(sizes, steps, strict=True))
+    up, down = nearest_multiples(sizes, steps)
     shown = steps[0] if len(set(steps)) == 1 else steps
     crop = f" or crop to {down}" if min(down) > 0 else ""
     raise ValueError(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from trueshift._adjoint import unravel
-from trueshift._validate import check_map
+from trueshift._validate import check_map, nearest_multiples
 
 
 class Step(NamedTuple):
@@ -75,8 +75,7 @@ def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2)
     sizes = tuple(x.shape[2:])
     if all(size % multiple == 0 for size in sizes) and min(sizes) > 0:
         return
-    larger = tuple(max(-(-size // multiple), 1) * multiple for size in sizes)
-    smaller = tuple(size // multiple * multiple for size in sizes)
+    larger, smaller = nearest_multiples(sizes, (multiple,) * len(sizes))
     crop = f", crop to {smaller}" if min(smaller) > 0 else ""
     raise ValueError(
         f"{who}: with circular padding every size must be a multiple of {multiple}"
