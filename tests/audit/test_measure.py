@@ -207,9 +207,17 @@ def test_examples_are_the_least_consistent(images):
 
 def test_progress_counts_to_the_end(images):
     calls = []
-    audit(Striped(), images, shifts=4, batch_size=4, progress=lambda *n: calls.append(n))
-    assert calls[-1] == (20, 20)
+    options = {"shifts": 4, "batch_size": 4, "progress": lambda *n: calls.append(n)}
+    result = audit(small("lps"), images, kind="both", examples=3, **options)
+    measured = 5 * sum(len(m.shifts) for m in result.measurements)
+    inside = 2 * len(result.layer_shifts)  # half a batch of images at a time
+    total = measured + 3 * len(result.view) + inside
+    assert calls[-1] == (total, total)
+    assert {total for _, total in calls} == {total}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
+    calls.clear()
+    audit(Striped(), images, examples=0, layers=False, **options)
+    assert calls[-1] == (20, 20)
 
 
 def test_json_holds_the_numbers(images, tmp_path):

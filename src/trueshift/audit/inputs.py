@@ -97,7 +97,7 @@ def resolve_shifts(
         >>> resolve_shifts("all", "circular", (2, 2), (2, 2), 0)
         ((-1, -1), (-1, 0), (0, -1))
     """
-    ranges = [_range(kind, n, w) for n, w in zip(size, window, strict=True)]
+    ranges = shift_ranges(kind, size, window)
     total = math.prod(len(one) for one in ranges)
     if isinstance(shifts, str):
         if shifts != "all":
@@ -109,8 +109,8 @@ def resolve_shifts(
         check_positive("audit", shifts=shifts)
         generator = torch.Generator().manual_seed(seed)
         zero = (0 - ranges[0].start) * len(ranges[1]) + (0 - ranges[1].start)
-        drawn = torch.randperm(total, generator=generator).tolist()
-        kept = [k for k in drawn if k != zero][:shifts]
+        drawn = torch.randperm(total, generator=generator)[: shifts + 1]
+        kept = drawn[drawn != zero][:shifts].tolist()
         width = len(ranges[1])
         found = {(ranges[0][k // width], ranges[1][k % width]) for k in kept}
     found.discard((0, 0))
@@ -121,6 +121,16 @@ def resolve_shifts(
             " window or other shifts."
         )
     return tuple(sorted(found))
+
+
+def shift_ranges(kind: str, size: tuple[int, int], window: tuple[int, int]) -> list[range]:
+    """Return the shifts dy and dx that are possible.
+
+    Example:
+        >>> shift_ranges("circular", (4, 5), (4, 5)), shift_ranges("standard", (4, 5), (3, 3))
+        ([range(-2, 2), range(-2, 3)], [range(-1, 1), range(-1, 2)])
+    """
+    return [_range(kind, n, w) for n, w in zip(size, window, strict=True)]
 
 
 def see(images: Tensor, kind: str, window: tuple[int, int], shift: Offsets) -> Tensor:

@@ -1,0 +1,125 @@
+"""Counts of an audit: outputs of shifted images against those of the unshifted ones."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trueshift.audit.inputs import Offsets, labels_of
+from trueshift.audit.results import Measurement, Spread
+from trueshift.shifts import circular_shift, common_region, standard_shift
+
+IGNORE = 255  # pixels without a label
+_KEPT = 2**20  # changes kept for the median
+
+
+class Tally:
+    """Counts of one kind of shift.
+
+    Args:
+        kind: ``"circular"`` or ``"standard"``.
+        window: Height and width of what the network sees.
+        shifts: The shifts that are compared.
+        num_images: How many images there will be.
+    """
+
+    def __init__(
+        self, kind: str, window: tuple[int, int], shifts: tuple[Offsets, ...], num_images: int
+    ) -> None:
+        self.kind, self.window, self.shifts = kind, window, shifts
+        self.shares = torch.zeros(len(shifts), dtype=torch.float64)
+        self.image_shares = torch.zeros(num_images, dtype=torch.float64)
+        self.correct = torch.zeros(len(shifts), 2, dtype=torch.float64)  # right, counted
+        self.correct_still = torch.zeros(2, dtype=torch.float64)
+        self.largest, self.bitwise = 0.0, 0
+        self.changes: list[Tensor] = []
+        self.every = -(-len(shifts) * num_images // _KEPT)
+        self.num_compared = 0
+        self.moments = torch.zeros(3, dtype=torch.float64)  # count, sum, sum of squares
+
+    def start(self, reference: Tensor, labels: Tensor | None) -> None:
+        """Count the outputs of unshifted images."""
+        values = reference.detach().double()
+        sums = torch.stack([values.sum(), values.square().sum()]).cpu()
+        self.moments += torch.cat([torch.tensor([float(values.numel())]), sums])
+        if labels is not None:
+            self.correct_still += self._right(labels_of(reference), labels, (0, 0))
+
+    def add(
+        self, k: int, reference: Tensor, found: Tensor, labels: Tensor | None, indices: range
+    ) -> None:
+        """Count a batch at shift number ``k``."""
+        from trueshift.metrics.agreement import agreement  # the package needs torchmetrics
+
+        shift = self.shifts[k]
+        still, moved = self._aligned(reference, found, shift)
+        same, _ = agreement(labels_of(still), labels_of(moved))
+        self.shares[k] += same.sum().cpu()
+        self.image_shares[indices.start : indices.stop] += same.cpu()
+        change = (still - moved).abs().flatten(1).amax(1).float().cpu()
+        self.largest = max(self.largest, float(change.max()))
+        self.bitwise += int((change == 0).sum())
+        offset = -self.num_compared % self.every
+        self.changes.append(change[offset :: self.every])
+        self.num_compared += len(change)
+        if labels is not None:
+            self.correct[k] += self._right(labels_of(found), labels, shift)
+
+    def result(self) -> Measurement:
+        """Return the fractions."""
+        from trueshift.metrics.agreement import wilson_interval  # the package needs torchmetrics
+
+        num_images, num_shifts = len(self.image_shares), len(self.shifts)
+        shares = self.shares / num_images
+        consistency = float(shares.mean()) if bool((shares < 1).any()) else 1.0
+        count, total, squares = self.moments.tolist()
+        variance = max(squares / count - (total / count) ** 2, 0.0)
+        return Measurement(
+            kind=self.kind,
+            window=self.window,
+            shifts=self.shifts,
+            shares=tuple(shares.tolist()),
+            consistency=consistency,
+            interval=wilson_interval(consistency, num_images),
+            worst_shift=self.shifts[int(shares.argmin())],
+            accuracy=self._accuracy(),
+            largest_change=self.largest,
+            median_change=float(torch.cat(self.changes).median()),
+            output_scale=variance**0.5,
+            bitwise_share=self.bitwise / self.num_compared,
+            image_shares=tuple((self.image_shares / num_shifts).tolist()),
+        )
+
+    def _accuracy(self) -> Spread | None:
+        if self.correct_still[1] == 0:
+            return None
+        each = self.correct[:, 0] / self.correct[:, 1].clamp(min=1)
+        still = float(self.correct_still[0] / self.correct_still[1])
+        return Spread(still, float(each.min()), float(each.mean()), float(each.max()))
+
+    def _aligned(self, still: Tensor, moved: Tensor, shift: Offsets) -> tuple[Tensor, Tensor]:
+        """Move the outputs of a segmenter back; those of a classifier are where they are."""
+        if still.ndim == 2:
+            return still, moved
+        if self.kind == "circular":
+            return still, circular_shift(moved, -shift[0], -shift[1])
+        return common_region(still, moved, (0, 0), shift)
+
+    def _right(self, found: Tensor, labels: Tensor, shift: Offsets) -> Tensor:
+        """Return how many labels are right and how many count."""
+        target = labels.to(found.device)
+        if found.ndim == 3:
+            move = self.kind == "circular"
+            target = (
+                circular_shift(target, *shift)
+                if move
+                else standard_shift(target, self.window, *shift)
+            )
+        if target.shape != found.shape:
+            raise ValueError(
+                f"audit: labels must have shape {tuple(found.shape)} for this network, got"
+                f" {tuple(target.shape)}."
+            )
+        counts = target != IGNORE if found.ndim == 3 else torch.ones_like(target, dtype=torch.bool)
+        right = ((found == target) & counts).sum()
+        return torch.stack([right, counts.sum()]).double().cpu()
