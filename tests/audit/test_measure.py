@@ -228,6 +228,12 @@ def test_json_holds_the_numbers(images, tmp_path):
     assert read["measurements"][1]["shares"] == list(result.measurements[1].shares)
     assert read["measurements"][0]["accuracy"]["worst"] <= 1
     assert len(read["layers"]) == len(result.layers)
+    assert "against" not in read
+    other = audit(small("lps"), images, shifts=6)
+    both = json.loads(result.to_json(tmp_path / "both.json", other).read_text())
+    against = both.pop("against")
+    assert both == read
+    assert (against["name"], against["bitwise_equal"]) == (other.name, True)
     with pytest.raises(FileNotFoundError, match="no folder"):
         result.to_json(tmp_path / "missing" / "out.json")
 
@@ -296,6 +302,7 @@ def test_images_that_are_not_kept_in_memory_are_read_once_for_each_kind(images):
         ({"images": torch.rand(2, 1, 8, 8)}, ValueError, r"does not take images of shape \(\d, 1"),
         ({"labels": torch.zeros(3)}, ValueError, "got 2 images and 3 labels"),
         ({"labels": torch.zeros(2, 8, 8)}, ValueError, r"labels must have shape \(2,\)"),
+        ({"labels": torch.tensor([1, 2])}, ValueError, r"labels must be in 0..1, .* got 2"),
         ({"shifts": "some"}, ValueError, "must be 'all', a number or a list"),
         ({"shifts": 0}, ValueError, "shifts must be at least 1"),
         ({"shifts": [(0, 0)]}, ValueError, "no shift to compare"),

@@ -101,12 +101,23 @@ def test_folder_images_are_resized_and_normalised(folder):
     assert [path.name for path in square.paths] == ["0.png", "1.png"]
 
 
+def test_folders_named_by_numbers_are_their_labels(folder):
+    (folder / "cat").rename(folder / "0007")
+    (folder / "dog").rename(folder / "12")
+    numbered = FolderImages(folder, 8, (0,), (1,), labels=True)
+    assert [numbered[i][1] for i in range(3)] == [7, 12, 12]
+    assert numbered.class_names == ()
+
+
 def test_two_networks_are_compared(net, tmp_path):
     ts.save(small("stride"), tmp_path / "plain.safetensors")
-    page = tmp_path / "out.html"
-    words = ("--against", net, *FAST, "--html", page)
+    page, out = tmp_path / "out.html", tmp_path / "out.json"
+    words = ("--against", net, *FAST, "--html", page, "--json", out)
     assert call(tmp_path / "plain.safetensors", *words) == 0
     assert "Side by side" in page.read_text()
+    read = json.loads(out.read_text())
+    assert (read["name"], read["against"]["name"]) == ("plain.safetensors", "net.safetensors")
+    assert read["against"]["bitwise_equal"]
 
 
 def test_before_and_after_conversion(factories, tmp_path, capsys):

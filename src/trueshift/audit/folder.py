@@ -22,8 +22,8 @@ class FolderImages:
         mean: Mean per channel, of values in [0, 1]; one value makes grey images.
         std: Standard deviation per channel.
         num_images: At most so many, spread evenly over all; None takes all.
-        labels: Items are (image, label), the label being the number of the image's first sub-folder
-            in order of names.
+        labels: Items are (image, label), the label being the name of the image's first sub-folder
+            if all of these are numbers, else its place in the order of names.
     """
 
     def __init__(
@@ -44,12 +44,15 @@ class FolderImages:
                 f"audit: no images found in {folder} (looked for {' '.join(SUFFIXES)}). Pass a"
                 " folder that holds images."
             )
-        self.class_names = tuple(sorted({_class(p, folder) for p in paths})) if labels else ()
-        if "" in self.class_names:
+        found = sorted({_class(p, folder) for p in paths}) if labels else []
+        if "" in found:
             raise ValueError(
                 f"audit: labels are the names of sub-folders, but {folder} holds images itself."
                 " Sort them into a folder for each class, or leave out the labels."
             )
+        numbered = all(name.isdecimal() for name in found)
+        self.labels = {name: int(name) if numbered else k for k, name in enumerate(found)}
+        self.class_names = () if numbered else tuple(found)
         kept = len(paths) if num_images is None else min(num_images, len(paths))
         self.paths = [paths[i * len(paths) // kept] for i in range(kept)]
         self.folder, self.size = folder, size
@@ -61,9 +64,9 @@ class FolderImages:
     def __getitem__(self, index: int) -> Tensor | tuple[Tensor, int]:
         path = self.paths[index]
         image = (read_image(path, self.size, len(self.mean)) - self.mean) / self.std
-        if not self.class_names:
+        if not self.labels:
             return image
-        return image, self.class_names.index(_class(path, self.folder))
+        return image, self.labels[_class(path, self.folder)]
 
 
 def read_image(path: Path, size: int | None, channels: int) -> Tensor:

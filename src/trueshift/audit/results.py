@@ -202,11 +202,19 @@ class AuditResult:
             **plain,
         }
 
-    def to_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write the numbers to a JSON file and return its path."""
+    def to_json(self, path: str | os.PathLike[str], other: AuditResult | None = None) -> Path:
+        """Write the numbers to a JSON file and return its path.
+
+        Args:
+            path: File to write.
+            other: The audit of a second network; it stands under the key ``against``.
+        """
         path = Path(path)
         _check_folder(path)
-        path.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n")
+        numbers = self.to_dict()
+        if other is not None:
+            numbers["against"] = other.to_dict()
+        path.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")
         return path
 
     def to_html(self, path: str | os.PathLike[str], other: AuditResult | None = None) -> Path:

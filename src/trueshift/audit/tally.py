@@ -43,6 +43,7 @@ class Tally:
         sums = torch.stack([values.sum(), values.square().sum()]).cpu()
         self.moments += torch.cat([torch.tensor([float(values.numel())]), sums])
         if labels is not None:
+            _check_labels(labels, max(reference.shape[1], 2))
             self.correct_still += self._right(labels_of(reference), labels, (0, 0))
 
     def add(
@@ -123,3 +124,13 @@ class Tally:
         counts = target != IGNORE if found.ndim == 3 else torch.ones_like(target, dtype=torch.bool)
         right = ((found == target) & counts).sum()
         return torch.stack([right, counts.sum()]).double().cpu()
+
+
+def _check_labels(labels: Tensor, num_classes: int) -> None:
+    counted = labels[labels != IGNORE] if labels.ndim == 3 else labels
+    wrong = counted[(counted < 0) | (counted >= num_classes)]
+    if len(wrong):
+        raise ValueError(
+            f"audit: labels must be in 0..{num_classes - 1}, as the network has {num_classes}"
+            f" classes, got {int(wrong[0])}."
+        )

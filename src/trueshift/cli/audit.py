@@ -50,8 +50,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add(
         "--labels",
         action="store_true",
-        help="measure accuracy too: labels are the sub-folders of DIR in order of their names, or"
-        " those of the built-in pictures",
+        help="measure accuracy too: labels are the sub-folders of DIR, by number if their names are"
+        " numbers, else in order of their names; or those of the built-in pictures",
     )
     shifts = parser.add_argument_group("shifts")
     add = shifts.add_argument
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"\n{verdict(one)}")
         print("\n".join(summary_lines(one)))
     if args.json is not None:
-        print(f"\nnumbers: {result.to_json(args.json)}")
+        print(f"\nnumbers: {result.to_json(args.json, other)}")
     if args.html is not None:
         print(f"report: {write_html(result, args.html, other)}")
     if args.fail_under is not None and result.consistency < args.fail_under:
