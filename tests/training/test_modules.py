@@ -15,7 +15,7 @@ from trueshift.training import (
     WriteResults,
 )
 from trueshift.training.averaging import MovingAverage
-from trueshift.training.segmenter import extend, load_backbone
+from trueshift.training.segmenter import load_backbone
 from trueshift.training.timing import BatchTimes, centre_crop
 
 pytestmark = tiny.WARNINGS
@@ -215,8 +215,55 @@ def test_backbone_comes_from_a_classifier_with_its_tau(tmp_path):
         load_backbone(network.backbone, tmp_path / "nothing.ckpt")
 
 
-def test_extend_and_crop():
-    assert extend(torch.ones(2, 3, 5, 8), 4, 0.0).shape == (2, 3, 8, 8)
+SMALL_DEEPLAB = {
+    "network": "deeplabv3plus_resnet18",
+    "num_classes": 3,
+    "network_options": {"widths": [8, 8, 8, 8]},
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "network"),
+    [("circular", SMALL_DEEPLAB), ("zeros", {**UNET, "network": "unet", "num_classes": 3})],
+)
+def test_photos_of_usual_sizes_go_through_validation_test_and_prediction(tmp_path, mode, network):
+    spec = ts.Sampling("stride", padding_mode=mode)
+    model = Segmenter(spec=spec, num_pairs=1, **network)
+    photos = DataLoader(masks(1, 375, 500))
+    run = trainer(tmp_path)
+    (found,) = run.validate(model, photos, verbose=False)
+    assert 0 <= found["val/miou"] <= 1
+    (found,) = run.test(model, photos, verbose=False)
+    assert 0 < found["test/shift_consistency"] <= 1
+    (predicted,) = run.predict(model, photos)
+    assert predicted["mask"][0].shape == (375, 500)
+
+
+def test_the_backbone_learns_slower(tmp_path):
+    spec = ts.Sampling("lps", hidden=2)
+    options = {"backbone_lr": 0.1, "backbone_momentum": 0.01, "schedule": Poly(0.9)}
+    model = Segmenter(spec=spec, lr=0.1, num_pairs=1, max_shift=4, **options, **SMALL_DEEPLAB)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    run = trainer(tmp_path, max_steps=1)
+    data = DataLoader(masks(2, 32, 32), batch_size=2)
+    run.fit(model, data, data)
+    groups = run.optimizers[0].param_groups
+    rates = [(group["initial_lr"], group["weight_decay"]) for group in groups]
+    assert [(pytest.approx(lr), decay) for lr, decay in rates] == [
+        (0.1, 1e-4),
+        (0.01, 1e-4),
+        (0.01, 0.0),  # selectors are all in the backbone
+    ]
+    assert sum(len(group["params"]) for group in groups) == len(before)
+    first = "network.backbone.conv1.weight"
+    assert not torch.equal(before[first], model.get_parameter(first))
+    assert model.network.backbone.bn1.momentum == 0.01
+    assert model.network.classifier.project[1].momentum == 0.1
+    with pytest.raises(ValueError, match="unet has no backbone"):
+        segmenter(backbone_lr=0.1, **UNET)
+
+
+def test_crop():
     assert centre_crop(torch.ones(2, 3, 8, 8), 4).shape == (2, 3, 4, 4)
     small = torch.ones(2, 3, 4, 4)
     assert centre_crop(small, 8) is small

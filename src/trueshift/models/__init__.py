@@ -1,5 +1,6 @@
 """The paper's networks, and a U-Net for any dimension; each built from one ``Sampling``."""
 
+from trueshift.models.anysize import predict_mask, segment
 from trueshift.models.deeplab import (
     DeepLabV3Plus,
     deeplabv3plus_resnet18,
@@ -47,6 +48,7 @@ __all__ = [
     "deeplabv3plus_resnet101",
     "load",
     "load_authors_checkpoint",
+    "predict_mask",
     "resnet",
     "resnet18",
     "resnet34",
@@ -54,6 +56,7 @@ __all__ = [
     "resnet101",
     "resnet152",
     "save",
+    "segment",
     "summary",
     "unet",
 ]

@@ -15,6 +15,7 @@ from torchmetrics.classification import MulticlassJaccardIndex
 
 from trueshift import models
 from trueshift.metrics import MaskCircularConsistency, MaskShiftConsistency
+from trueshift.models.anysize import extend, predict_mask
 from trueshift.shifts import circular_shift
 from trueshift.training.module import NetworkModule, NumPairs
 from trueshift.training.randomness import step_seed
@@ -30,12 +31,16 @@ class Segmenter(NetworkModule):
     Validation logs mIoU; a test also measures circular consistency (mASCC), standard consistency
     (mASSC) and whether the output for a circular shift is bitwise the shifted output. All are
     fractions. In validation and test, images of any size, also lists of images of several sizes,
-    are first extended to the next multiple that the network takes; the new pixels are not labelled.
-    Circular shifts are then shifts of the extended image.
+    are first extended to the next multiple that the network takes (see
+    :func:`trueshift.models.segment`); the new pixels are not labelled. Circular shifts are then
+    shifts of the extended image.
 
     Args:
         backbone: A checkpoint of a :class:`Classifier`, or a file of ``trueshift.save``, whose
             network the training starts from, with its tau.
+        backbone_lr: Learning rate of the backbone, as a share of ``lr``; 0.1 in the authors' code.
+        backbone_momentum: Momentum of the statistics of the backbone's batch norms; 0.01 in the
+            authors' code. ``None`` keeps torch's 0.1.
         num_pairs: Pairs of shifts per image that consistency compares, or ``"all"``; 5 in the
             paper.
         **options: Other arguments of :class:`NetworkModule`.
@@ -44,10 +49,24 @@ class Segmenter(NetworkModule):
     monitor = "val/miou"
 
     def __init__(
-        self, backbone: str | None = None, num_pairs: NumPairs = 5, **options: Any
+        self,
+        backbone: str | None = None,
+        backbone_lr: float = 1.0,
+        backbone_momentum: float | None = None,
+        num_pairs: NumPairs = 5,
+        **options: Any,
     ) -> None:
         super().__init__(num_pairs=num_pairs, **options)
-        self.save_hyperparameters({"backbone": backbone})
+        given = {"backbone": backbone, "backbone_lr": backbone_lr}
+        self.save_hyperparameters({**given, "backbone_momentum": backbone_momentum})
+        if (backbone_lr, backbone_momentum) != (1.0, None) and not self._backbone():
+            raise ValueError(
+                f"Segmenter: {options['network']} has no backbone, so backbone_lr and"
+                " backbone_momentum have nothing to act on. Leave them out."
+            )
+        for module in self._backbone():
+            if isinstance(module, nn.BatchNorm2d) and backbone_momentum is not None:
+                module.momentum = backbone_momentum
         self.val_miou, self.test_miou = self._miou(), self._miou()
         self.consistency = self.build_consistency(MaskCircularConsistency)
         self.shift_consistency = self.build_consistency(MaskShiftConsistency)
@@ -58,6 +77,16 @@ class Segmenter(NetworkModule):
         fresh = stage == TrainerFn.FITTING and self.trainer.ckpt_path is None
         if fresh and self.hparams["backbone"] is not None:
             load_backbone(self.network.backbone, self.hparams["backbone"])  # type: ignore[arg-type]
+
+    def configure_optimizers(self) -> Any:
+        made = super().configure_optimizers()
+        share = self.hparams["backbone_lr"]
+        return made if share == 1 else slow_down(made, self._backbone()[0], share)
+
+    def _backbone(self) -> list[nn.Module]:
+        """Return the modules of the backbone, itself first; none if the network has none."""
+        found = getattr(self.network, "backbone", None)
+        return [] if found is None else list(found.modules())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, target = batch
@@ -100,9 +129,8 @@ class Segmenter(NetworkModule):
         images = batch[0] if isinstance(batch, list | tuple) else batch
         masks = []
         for image in images:
-            height, width = image.shape[-2:]
-            logits = self(extend(image[None], self._multiple, 0.0))
-            masks.append(logits[0, :, :height, :width].argmax(0).to(torch.uint8))
+            mask = predict_mask(self, image[None], multiple=self._multiple)
+            masks.append(mask[0].to(torch.uint8))
         return {"mask": masks}
 
     @property
@@ -132,15 +160,30 @@ class Segmenter(NetworkModule):
         return MulticlassJaccardIndex(self.hparams["num_classes"], ignore_index=IGNORE)
 
 
-def extend(x: Tensor, multiple: int, value: float) -> Tensor:
-    """Extend maps ``(..., H, W)`` at the right and below to the next multiple.
+def slow_down(made: dict[str, Any], module: nn.Module, share: float) -> dict[str, Any]:
+    """Give the parameters of one module a share of the learning rate.
 
-    Example:
-        >>> extend(torch.ones(1, 5, 8), 4, 0.0).shape
-        torch.Size([1, 8, 8])
+    Args:
+        made: Optimizer and schedule as :func:`trueshift.training.optim.sgd` returns them.
+        module: The module.
+        share: Its learning rate by that of the others.
+
+    Returns:
+        The same with twice the groups: every group is split in two.
     """
-    height, width = x.shape[-2:]
-    return F.pad(x, (0, -width % multiple, 0, -height % multiple), value=value)
+    old, schedule = made["optimizer"], made["lr_scheduler"]
+    slow = set(module.parameters())
+    groups = []
+    for group in old.param_groups:
+        for lr, inside in ((old.defaults["lr"], False), (share * old.defaults["lr"], True)):
+            parameters = [p for p in group["params"] if (p in slow) == inside]
+            if parameters:
+                decay = group["weight_decay"]
+                groups.append({"params": parameters, "weight_decay": decay, "lr": lr})
+    optimizer = type(old)(groups, **old.defaults)
+    factor = schedule["scheduler"].lr_lambdas[0]
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    return {"optimizer": optimizer, "lr_scheduler": {**schedule, "scheduler": scheduler}}
 
 
 def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
