@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from trueshift.cli import lightning
+from trueshift.cli.short_forms import expand
 
 RECIPE = {
     "seed_everything": 3,
@@ -67,6 +68,14 @@ def test_fit_test_predict_and_resume(recipe, capsys):
     assert results["row"]["num_pairs"] == 2
     assert results["config"]["model"]["init_args"]["spec"]["antialias"] == "tri3"
     assert results["seed"] == 3
+    assert f"report, to open in a browser: {run / 'report.html'}" in capsys.readouterr().out
+    page = (run / "report.html").read_text()
+    assert "resnet, lps + tri3 is exactly shift-invariant here" in page
+    assert "16 of the test images of Shapes" in page
+    assert lightning.main("test", ["--ckpt", str(last), "--no-report"]) == 0
+    assert [path.name for path in run.glob("*.html")] == ["report.html"]
+    assert lightning.main("test", ["--ckpt", str(last)]) == 0
+    assert (run / "report.0.html").read_text() == page  # the first one is kept
 
     assert lightning.main("predict", ["--ckpt", str(last)]) == 0
     lines = (run / "predictions.csv").read_text().splitlines()
@@ -110,6 +119,7 @@ def test_help_speaks_of_recipes(capsys):
         ("test", ["--ckpt"], "needs a value"),
         ("test", ["--resume", "runs/x"], "--resume is for fit"),
         ("fit", ["--ckpt", "a.ckpt"], "--ckpt is for tests"),
+        ("fit", ["--no-report"], "--no-report is for test"),
     ],
 )
 def test_wrong_words(recipe, verb, words, match):
@@ -125,11 +135,11 @@ def test_checkpoint_without_configuration(recipe):
 
 def test_run_folders_are_numbered(recipe, tmp_path):
     words = ["--config", recipe]
-    assert lightning._expand("fit", words)[1] == Path("runs/shapes/small/0")
+    assert expand("fit", words).folder == Path("runs/shapes/small/0")
     Path("runs/shapes/small/4").mkdir(parents=True)
-    assert lightning._expand("fit", words)[1] == Path("runs/shapes/small/5")
-    assert lightning._expand("fit", [*words, "--runs", "other"])[1] == Path("other/shapes/small/0")
-    assert lightning._expand("fit", ["--config=a/b.yaml"])[1] == Path("runs/b/0")
+    assert expand("fit", words).folder == Path("runs/shapes/small/5")
+    assert expand("fit", [*words, "--runs", "other"]).folder == Path("other/shapes/small/0")
+    assert expand("fit", ["--config=a/b.yaml"]).folder == Path("runs/b/0")
 
 
 def test_interrupt_saves_and_says_how_to_go_on(recipe, tmp_path):

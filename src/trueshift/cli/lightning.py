@@ -32,7 +32,8 @@ from lightning.pytorch.cli import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
-from trueshift.cli.runs import new_folder  # noqa: E402
+from trueshift.cli.short_forms import CHECKPOINTS, RUN_FOLDER, Asked, expand  # noqa: E402
+from trueshift.report.tested import WriteReport, set_aside  # noqa: E402
 from trueshift.training import (  # noqa: E402
     NetworkModule,
     PlainProgress,
@@ -53,14 +54,12 @@ HELP = {
     "validate": f"Validate a checkpoint. {_RUN_HELP}",
     "test": (
         "Test a checkpoint: accuracy or mIoU and consistency under shifts, written to results.json"
-        f" in the run folder. {_RUN_HELP}"
+        " in the run folder, and beside it report.html: what shifts do to a few of the images"
+        f" (leave it out: --no-report). {_RUN_HELP}"
     ),
     "predict": f"Predict labels or masks and write them to the run folder. {_RUN_HELP}",
 }
 VERBS = tuple(HELP)
-RUNS = Path("runs")
-CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
-_RUN_FOLDER = "TRUESHIFT_RUN_FOLDER"  # tells the processes that Lightning starts
 
 
 def main(verb: str, argv: Sequence[str]) -> int:
@@ -73,12 +72,12 @@ def main(verb: str, argv: Sequence[str]) -> int:
     Returns:
         The exit code: 0 done, 2 wrong usage, 130 interrupted.
     """
-    words, folder = _expand(verb, list(argv))
-    run = _Run(folder)
+    asked = expand(verb, list(argv))
+    run = _Run(asked)
     _quiet()
-    os.environ[_RUN_FOLDER] = str(folder)
+    os.environ[RUN_FOLDER] = str(asked.folder)
     try:
-        _CLI(run, [verb, *words])
+        _CLI(run, [verb, *asked.words])
     except SystemExit as stop:
         if run.on_interrupt.asked:
             print(run.how_to_resume(), file=sys.stderr)
@@ -87,7 +86,7 @@ def main(verb: str, argv: Sequence[str]) -> int:
     except MisconfigurationException as error:
         raise ValueError(str(error)) from error
     finally:
-        del os.environ[_RUN_FOLDER]
+        del os.environ[RUN_FOLDER]
     if _is_first_process():
         _say_what_next(verb, run)
     return 0
@@ -96,9 +95,10 @@ def main(verb: str, argv: Sequence[str]) -> int:
 class _Run:
     """The folder of a run and how to go on with it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.on_interrupt = SaveOnInterrupt(folder / CHECKPOINTS)
+    def __init__(self, asked: Asked) -> None:
+        self.folder = asked.folder
+        self.on_interrupt = SaveOnInterrupt(self.folder / CHECKPOINTS)
+        self.report = WriteReport(self.folder) if asked.report else None
 
     def checkpoint(self, name: str) -> Path:
         return self.folder / CHECKPOINTS / f"{name}.ckpt"
@@ -116,84 +116,8 @@ def _say_what_next(verb: str, run: _Run) -> None:
         print(f"to test it: trueshift test --ckpt {shlex.quote(str(last))}")
     if verb in ("test", "predict") and run.folder.is_dir():
         print(f"written to: {run.folder}")
-
-
-def _expand(verb: str, words: list[str]) -> tuple[list[str], Path]:
-    """Replace our short forms by LightningCLI's words, and find the run folder.
-
-    Returns:
-        The words and the folder.
-    """
-    root = Path(_take(words, "--runs") or RUNS)
-    resume, checkpoint = _take(words, "--resume"), _take(words, "--ckpt")
-    if resume is not None and verb != "fit":
-        raise ValueError("--resume is for fit. Pass --ckpt FILE.")
-    if checkpoint is not None and verb == "fit":
-        raise ValueError("--ckpt is for tests. To go on with a run pass --resume RUN_FOLDER.")
-    if resume is not None:
-        checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
-    if checkpoint is not None:
-        if not Path(checkpoint).is_file():
-            raise FileNotFoundError(f"no checkpoint {checkpoint}.")
-        config = _folder_of(checkpoint) / CONFIG
-        if not config.is_file():
-            raise FileNotFoundError(
-                f"no {config} beside {checkpoint}, so the network is not known."
-                f" Pass --config FILE --ckpt_path {checkpoint}."
-            )
-        words = ["--config", str(config), "--ckpt_path", checkpoint, *words]
-    return words, _find_folder(words, root)
-
-
-def _find_folder(words: list[str], root: Path) -> Path:
-    if _RUN_FOLDER in os.environ:  # a process that Lightning started beside the first one
-        return Path(os.environ[_RUN_FOLDER])
-    checkpoint = _last_value(words, "--ckpt_path")
-    if checkpoint not in (None, "null"):
-        return _folder_of(str(checkpoint))
-    config = _last_value(words, "--config") or _last_value(words, "-c")
-    runs = root / (_recipe_name(Path(config)) if config else "run")
-    return new_folder(runs)
-
-
-def _folder_of(checkpoint: str) -> Path:
-    folder = Path(checkpoint).parent
-    return folder.parent if folder.name == CHECKPOINTS else folder
-
-
-def _recipe_name(config: Path) -> Path:
-    """Return ``cifar10/resnet18_lps`` for ``recipes/cifar10/resnet18_lps.yaml``, else the stem."""
-    parts = config.with_suffix("").parts
-    if "recipes" in parts[:-1]:
-        return Path(*parts[len(parts) - parts[::-1].index("recipes") :])
-    return Path(parts[-1])
-
-
-def _take(words: list[str], option: str) -> str | None:
-    """Remove an option and its value from the words and return the value."""
-    for place, word in enumerate(words):
-        if word.startswith(f"{option}="):
-            return words.pop(place).partition("=")[2]
-        if word == option:
-            if place + 1 == len(words):
-                raise ValueError(f"{option} needs a value.")
-            words.pop(place)
-            return words.pop(place)
-    return None
-
-
-def _last_value(words: list[str], option: str) -> str | None:
-    rest, value = list(words), None
-    while (found := _take(rest, option)) is not None:
-        value = found
-    return value
-
-
-def _keep_metrics(path: Path) -> None:
-    """Move the curves of the run so far aside: Lightning's CSV logger would delete them."""
-    if path.is_file():
-        number = len(list(path.parent.glob("metrics.*.csv")))
-        path.rename(path.with_name(f"metrics.{number}.csv"))
+    if run.report is not None and run.report.path is not None:
+        print(f"report, to open in a browser: {run.report.path}")
 
 
 def _quiet() -> None:
@@ -279,7 +203,7 @@ class _CLI(LightningCLI):
         folder = self.run.folder
         if _is_first_process():
             folder.mkdir(parents=True, exist_ok=True)
-            _keep_metrics(folder / "metrics.csv")
+            set_aside(folder / "metrics.csv")  # Lightning's CSV logger would delete it
         place: dict[str, Any] = {"save_dir": folder.parent.parent, "name": folder.parent.name}
         return [
             CSVLogger(**place, version=folder.name),
@@ -294,6 +218,7 @@ class _CLI(LightningCLI):
         if self.subcommand == "test":
             self._dump_config()
             callbacks.append(WriteResults(self.config_dump, self.run.folder))
+            callbacks += [] if self.run.report is None else [self.run.report]
         if self.subcommand == "predict":
             callbacks.append(WritePredictions(self.run.folder))
         if self.subcommand != "fit" or config.fast_dev_run:

@@ -1,0 +1,173 @@
+"""The HTML report that a test writes: an audit of the tested network on a few test images."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trueshift._torchvision import import_torchvision
+
+import_torchvision()  # before Lightning, which imports it
+
+from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
+from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
+
+from trueshift.audit import audit  # noqa: E402
+from trueshift.models.anysize import extend  # noqa: E402
+from trueshift.report.html import write_html  # noqa: E402
+from trueshift.training import NetworkModule, Segmenter  # noqa: E402
+from trueshift.training.timing import centre_crop  # noqa: E402
+
+FILE_NAME = "report.html"
+IGNORE = 255
+_MOST_IMAGES, _MOST_PAIRS, _FEWEST_PAIRS = 16, 1024, 32
+_PIXELS = 2**24  # of all shifted images, so that it takes seconds
+
+Item = tuple[Tensor, Tensor]
+
+
+class WriteReport(Callback):
+    """Write ``report.html`` into the run folder when a test ends.
+
+    A few images, spread over the test data, are shifted: fewer the larger they are. A report that
+    is already there is kept under another name, ``report.0.html`` and so on.
+
+    Args:
+        folder: Where to write.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.path: Path | None = None
+        self._kept: list[Item] = []
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._kept = []
+
+    def on_test_batch_start(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if isinstance(pl_module, NetworkModule) and trainer.is_global_zero:
+            self._kept += _some(batch, batch_idx, trainer.num_test_batches[dataloader_idx])
+
+    def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not isinstance(pl_module, NetworkModule) or not trainer.is_global_zero:
+            return
+        try:
+            if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
+                raise ValueError("the network is spread over several processes.")
+            self.path = _write(pl_module, trainer, self._kept, self.folder / FILE_NAME)
+        except (MemoryError, ValueError) as error:  # the results are written all the same
+            print(f"no {FILE_NAME}: {error}", file=sys.stderr)
+
+
+def set_aside(path: Path) -> None:
+    """Rename a file, if it is there, to one with a number: ``a.csv`` becomes ``a.0.csv``."""
+    if path.is_file():
+        number = len(list(path.parent.glob(f"{path.stem}.*{path.suffix}")))
+        path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+
+
+def budget(pixels: int) -> tuple[int, int]:
+    """Return how many images to shift, and how many shifts of each, for images of so many pixels.
+
+    Example:
+        >>> budget(32 * 32), budget(224 * 224), budget(528 * 528)
+        ((16, 64), (16, 20), (4, 15))
+    """
+    pairs = min(max(_PIXELS // pixels, _FEWEST_PAIRS), _MOST_PAIRS)
+    num_images = _MOST_IMAGES if pairs >= 256 else 4
+    return num_images, pairs // num_images
+
+
+def _some(batch: Any, batch_idx: int, num_batches: int | float) -> list[Item]:
+    """Take a few images of a batch, so that all batches together give enough of them."""
+    images, targets = batch
+    every = 1 if num_batches == float("inf") else max(int(num_batches) // _MOST_IMAGES, 1)
+    if batch_idx % every or batch_idx // every >= _MOST_IMAGES:
+        return []
+    count = min(len(images), -(-_MOST_IMAGES // max(int(min(num_batches, _MOST_IMAGES)), 1)))
+    places = [k * len(images) // count for k in range(count)]
+    return [(images[k].detach().cpu(), targets[k].detach().cpu()) for k in places]
+
+
+def _write(module: NetworkModule, trainer: Trainer, kept: list[Item], path: Path) -> Path:
+    images, labels = _of_one_size([_fitted(module, *item) for item in kept])
+    num_images, num_shifts = budget(images.shape[-2] * images.shape[-1])
+    images, labels = images[:num_images], labels[:num_images]
+    window = _window(module, images)
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    names = getattr(data, "class_names", None)
+    where = "the test images" if data is None else f"the test images of {type(data).__name__}"
+    result = audit(
+        _uncompiled(module.network),
+        images,
+        labels,
+        num_shifts,
+        "circular" if window is None else "standard",
+        batch_size=len(images),
+        window=window,
+        examples=4 if num_shifts >= 64 else 2,
+        name=_name(module),
+        class_names=names if names and len(names) == module.hparams["num_classes"] else None,
+        images_from=f"{len(images)} of {where}",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    set_aside(path)
+    return write_html(result, path)
+
+
+def _fitted(module: NetworkModule, image: Tensor, target: Tensor) -> Item:
+    """Bring an image and its target to the size that the test gives to the network."""
+    if isinstance(module, Segmenter):
+        multiple: Any = module.network.required_multiple
+        return extend(image, multiple, 0.0), extend(target, multiple, IGNORE)
+    if _is_standard(module):
+        return image, target  # it is seen through a window that moves
+    return centre_crop(image[None], module.hparams["crop_size"])[0], target
+
+
+def _of_one_size(items: list[Item]) -> Item:
+    """Stack the images of the size that most of them have."""
+    if not items:
+        raise ValueError("the test had no images.")
+    (size, _), *_ = Counter(image.shape for image, _ in items).most_common(1)
+    same = [item for item in items if item[0].shape == size]
+    return torch.stack([image for image, _ in same]), torch.stack([target for _, target in same])
+
+
+def _is_standard(module: NetworkModule) -> bool:
+    """Tell whether the test is about standard shifts: images are not periodic and leave room."""
+    periodic = module.spec.padding_mode == "circular"
+    return not periodic and module.hparams["crop_size"] is not None
+
+
+def _window(module: NetworkModule, images: Tensor) -> int | None:
+    """Return the window of standard shifts, or None for circular ones."""
+    size = module.hparams["crop_size"]
+    return size if _is_standard(module) and size < min(images.shape[-2:]) else None
+
+
+def _name(module: NetworkModule) -> str:
+    """Return for instance ``resnet18, lps + tri3``."""
+    method, antialias = module.spec.method, module.spec.antialias
+    sampling = method if antialias is None else f"{method} + {antialias}"
+    return f"{module.hparams['network']}, {sampling}"
+
+
+def _uncompiled(network: nn.Module) -> nn.Module:
+    """Return the network as it is written: what is compiled cannot be looked into."""
+    plain = copy.copy(network)
+    plain._compiled_call_impl = None
+    return plain
