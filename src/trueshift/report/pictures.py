@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ def curves_picture(curves: Sequence[Curve], path: Path) -> Path:
     axes.set_ylabel("validation accuracy, %")
     axes.grid(alpha=0.3)
     axes.legend()
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def shifts_picture(
@@ -81,7 +82,7 @@ def shifts_picture(
     axes.set_ylim(0, rows + 1.1)
     axes.set_axis_off()
     axes.set_title(f"{title} ({size} px); red: another label than at the start", fontsize=10)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _cell(axes: Any, x: float, y: float, one: Prediction, changed: bool) -> None:
@@ -93,18 +94,48 @@ def _cell(axes: Any, x: float, y: float, one: Prediction, changed: bool) -> None
     axes.text(x + 0.5, y + 0.3, f"{one.confidence:.0%}", ha="center", va="center", fontsize=6)
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+def picture_grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[Any]]]:
+    """Make a figure of panels without ticks.
 
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    Args:
+        rows: Panels from top to bottom.
+        columns: Panels from left to right.
+        size: Width and height of a panel in inches.
+
+    Returns:
+        The figure and its panels, row by row.
+    """
+    figure = _empty(columns * size + 0.6, rows * size + 0.3)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for panel in axes.flat:
+        panel.set_xticks([])
+        panel.set_yticks([])
+    return figure, [list(row) for row in axes]
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a figure to a folder that exists, and return its path."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    figure = _empty(width, height)
     return figure, figure.add_subplot()
 
 
-def _save(figure: Any, path: Path) -> Path:
-    figure.savefig(path, dpi=150)
-    return path
+def _empty(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('figures need matplotlib: pip install "trueshift[report]".') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def _cycle(count: int) -> list[str]:

@@ -1,0 +1,186 @@
+"""``trueshift figure``: the paper's pictures, for checkpoints and images of your own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trueshift.cli.networks import Loaded, load_network
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+FILES = ".ckpt of a run, or .safetensors of trueshift.save"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    kinds = parser.add_subparsers(title="figures", metavar="FIGURE", required=True)
+    two = _add(kinds, "segmentation", "masks of two networks, of images and of shifted images")
+    two.add_argument("first", metavar="CKPT_A", help=FILES)
+    two.add_argument("second", metavar="CKPT_B", help="the network to compare it with")
+    two.add_argument("--names", nargs=2, metavar=("A", "B"), help="what to call the networks")
+    two.add_argument(
+        "--shift", nargs=2, type=int, default=(3, 5), metavar=("DY", "DX"), help="shift (3 5)"
+    )
+    two.add_argument(
+        "--kind", choices=("circular", "standard"), default="circular", help="(circular)"
+    )
+    _add_images(two)
+    one = _add(kinds, "components", "components at a layer: blue the kept one, red the largest")
+    one.add_argument("first", metavar="CKPT", help=FILES)
+    one.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
+    _add_images(one)
+    taps = _add(kinds, "filters", "first filters of a learned selector")
+    taps.add_argument("first", metavar="CKPT", help=FILES)
+    taps.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
+    taps.add_argument("--channel", type=int, help="input channel to show (mean over all)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Draw one figure and say where it is."""
+    if not args.out.parent.is_dir():
+        raise FileNotFoundError(f"no folder {args.out.parent} to write {args.out.name} to.")
+    print(f"figure: {_DRAW[args.figure](args)}")
+    return 0
+
+
+def _add(kinds: Any, name: str, text: str) -> Any:
+    parser = kinds.add_parser(name, help=text, description=text)
+    parser.set_defaults(figure=name)
+    parser.add_argument(
+        "--out", type=Path, default=Path(f"{name}.png"), metavar="FILE", help=f"({name}.png)"
+    )
+    return parser
+
+
+def _add_images(parser: Any) -> None:
+    add = parser.add_argument
+    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
+    add("--num-images", type=int, default=4, metavar="N", help="how many of them (4)")
+    add("--size", type=int, metavar="PX", help="resize and crop to this (as they are)")
+    add("--mean", type=float, nargs=3, help="mean per channel (that of the run's data)")
+    add("--std", type=float, nargs=3, help="deviation per channel (that of the run's data)")
+
+
+class _Images(NamedTuple):
+    """Normalised images ``(3, H, W)``, and the same to be drawn, uint8."""
+
+    inputs: list[Tensor]
+    pictures: list[Tensor]
+
+
+def _segmentation(args: argparse.Namespace) -> Path:
+    from trueshift.report.segmentation import (
+        common_multiple,
+        masks_under_shift,
+        qualitative_figure,
+        shown_region,
+    )
+
+    networks = [_load(name) for name in (args.first, args.second)]
+    names = args.names or [_name(path) for path in (args.first, args.second)]
+    if names[0] == names[1]:
+        raise ValueError(f"both networks are called {names[0]!r}. Tell them apart: --names A B.")
+    images, shift = _images(args), (args.shift[0], args.shift[1])
+    multiple = common_multiple(*(one.model for one in networks))
+    masks = {
+        name: [masks_under_shift(one.model, x, shift, args.kind, multiple) for x in images.inputs]
+        for name, one in zip(names, networks, strict=True)
+    }
+    shown = [shown_region(picture, shift, args.kind) for picture in images.pictures]
+    for name, found in masks.items():
+        share = sum(float(one.changed.double().mean()) for one in found) / len(found)
+        print(f"{name}: {share:.2%} of pixels changed")
+    return qualitative_figure(shown, masks, args.out)
+
+
+def _components(args: argparse.Namespace) -> Path:
+    from trueshift.models.anysize import extend
+    from trueshift.report.choices import watch_layer
+    from trueshift.report.figures import components_figure
+
+    loaded, images = _load(args.first), _images(args)
+    sizes = {tuple(x.shape) for x in images.inputs}
+    if len(sizes) > 1:
+        raise ValueError(f"images of several sizes {sorted(sizes)}: pass --size PX.")
+    multiple = int(getattr(loaded.model, "required_multiple", 1))
+    name, seen = watch_layer(loaded.model, args.layer, extend(torch.stack(images.inputs), multiple))
+    same = float((seen.phase == _largest(seen)).double().mean())
+    print(f"{name}: the kept component has the largest norm in {same:.0%} of images")
+    return components_figure(seen.x, seen.phase, args.out, seen.stride)
+
+
+def _filters(args: argparse.Namespace) -> Path:
+    from trueshift.report.choices import selecting_layers
+    from trueshift.report.figures import filters_figure
+
+    layers = {
+        name: layer.selector
+        for name, layer in selecting_layers(_load(args.first).model).items()
+        if hasattr(layer.selector, "conv1")
+    }
+    name = args.layer or (list(layers)[-1] if layers else None)
+    if name not in layers:
+        known = ", ".join(layers) or "none, it is not a network of method lps"
+        raise ValueError(f"no layer {name!r} with a learned selector. There are: {known}.")
+    print(f"filters of {name}")
+    return filters_figure(layers[name], args.out, args.channel)  # type: ignore[arg-type]
+
+
+_DRAW = {"segmentation": _segmentation, "components": _components, "filters": _filters}
+
+
+def _load(name: str) -> Loaded:
+    if Path(name).suffix not in (".ckpt", ".safetensors"):
+        raise ValueError(f"{name} is no checkpoint. Pass {FILES}.")
+    return load_network(name)
+
+
+def _name(path: str) -> str:
+    """Return the recipe's name for ``runs/voc/RECIPE/0/checkpoints/last.ckpt``, else the file's."""
+    file = Path(path)
+    named = file.parent.name == "checkpoints" and len(file.parts) > 3
+    return file.parts[-4] if named else file.stem
+
+
+def _largest(seen: Any) -> Tensor:
+    from trueshift.functional import polyphase_split
+
+    return polyphase_split(seen.x, seen.stride).flatten(2).norm(dim=2).argmax(1)
+
+
+def _images(args: argparse.Namespace) -> _Images:
+    mean, std = (args.mean, args.std) if args.mean and args.std else _normalisation(args.first)
+    mean, std = (torch.tensor(values)[:, None, None] for values in (mean, std))
+    if args.images is None:
+        from trueshift.data import make_shapes
+
+        size = args.size or 64
+        print(f"no --images given: built-in pictures of {size} px", file=sys.stderr)
+        pictures = list(make_shapes(args.num_images, size, seed=3)[0])
+    else:
+        from trueshift.audit.folder import FolderImages
+
+        found = FolderImages(args.images, args.size, (0.0,) * 3, (1.0,) * 3, args.num_images)
+        pictures = [(found[k] * 255).round().byte() for k in range(len(found))]  # type: ignore[operator,union-attr]
+    return _Images([(x / 255 - mean) / std for x in pictures], pictures)
+
+
+def _normalisation(checkpoint: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return mean and deviation of the data that a run was trained on, as its config tells."""
+    path = Path(checkpoint).parent.parent / "config.yaml"
+    if path.is_file():
+        import yaml
+
+        from trueshift import data
+
+        told = yaml.safe_load(path.read_text()).get("data") or {}
+        kind: Any = getattr(data, told.get("class_path", "").rpartition(".")[2], None)
+        if kind is not None:
+            return kind.mean, kind.std
+    print(f"no {path} that tells the data: images are normalised as ImageNet's", file=sys.stderr)
+    return IMAGENET
