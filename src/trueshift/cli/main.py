@@ -31,6 +31,7 @@ COMMANDS = {
     "test": Command("trueshift.cli.lightning", "test a checkpoint: accuracy and consistency"),
     "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
     "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
+    "figure": Command("trueshift.cli.figure", "draw masks, components and filters of checkpoints"),
     "table": Command("trueshift.cli.table", "put results beside the paper's"),
     "bench": Command("trueshift.cli.bench", "parameters and speed of whole networks"),
     "data": Command("trueshift.cli.data", "get a data set and check it"),
