@@ -114,6 +114,21 @@ class TestConvSelector:
         x = torch.randn(2, 3, 8, 8)
         torch.testing.assert_close(selector.choose(x), (selector(x) / 0.1).softmax(1))
 
+    def test_train_rule_straight_is_hard_with_the_gradient_of_the_soft_sample(self):
+        x = torch.randn(5, 3, 4, 4)
+        grads, phases = [], []
+        for rule in ("straight", "gumbel"):
+            torch.manual_seed(0)
+            selector = ts.ConvSelector(3, train_rule=rule, tau=0.7).train()
+            torch.manual_seed(1)
+            phase = selector.choose(x)
+            (phase * torch.arange(4.0)).sum().backward()
+            grads.append(selector.conv1.weight.grad)
+            phases.append(phase)
+        assert torch.equal(phases[0].detach().round(), F.one_hot(phases[1].argmax(1), 4).float())
+        torch.testing.assert_close(grads[0], grads[1])
+        assert grads[0].abs().max() > 0
+
     def test_train_rule_softmax_is_the_softmax_at_tau(self):
         selector = ts.ConvSelector(3, train_rule="softmax", tau=0.1).train()
         x = torch.randn(2, 3, 8, 8)

@@ -32,7 +32,7 @@ from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
-TRAIN_RULES = ("gumbel", "softmax")
+TRAIN_RULES = ("gumbel", "straight", "softmax")
 TEST_RULES = ("argmax", "softmax")
 
 # Large intermediates are made and used for a few images at a time, so that they stay in the cache.
@@ -60,7 +60,8 @@ class ConvSelector(nn.Module):
             shift-permutation-equivariant.
         dim: Number of spatial axes.
         tau: Temperature; change it with :func:`set_tau`.
-        train_rule: ``"gumbel"``, or ``"softmax"`` at ``tau`` without sampling (the paper's
+        train_rule: ``"gumbel"``; ``"straight"``, the same sample made hard with the gradient of the
+            soft one (straight-through); or ``"softmax"`` at ``tau`` without sampling (the paper's
             ablation).
         test_rule: ``"argmax"``, or ``"softmax"`` at ``tau`` (the paper's standard-shift setting;
             not exactly equivariant).
@@ -103,8 +104,9 @@ class ConvSelector(nn.Module):
 
     def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
         """Return the phase of ``x``: soft while training, hard at test time."""
-        if self.training and self.train_rule == "gumbel":
-            return F.gumbel_softmax(self(x, stride), tau=self.tau, dim=1)  # type: ignore[arg-type]
+        if self.training and self.train_rule != "softmax":
+            logits, hard = self(x, stride), self.train_rule == "straight"
+            return F.gumbel_softmax(logits, self.tau, hard, dim=1)  # type: ignore[arg-type]
         if self.training or self.test_rule == "softmax":
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():

@@ -43,7 +43,7 @@ class Sampling:
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
         select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
-        train_rule: ``"gumbel"`` or ``"softmax"``.
+        train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"``.
         test_rule: ``"argmax"`` or ``"softmax"``.
         select: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the

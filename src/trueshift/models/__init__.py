@@ -18,6 +18,7 @@ from trueshift.models.resnet import (
     resnet101,
     resnet152,
 )
+from trueshift.models.resnet9 import ResNet9, resnet9
 from trueshift.models.saving import load, save
 from trueshift.models.summary import Site, summary
 from trueshift.models.unet import UNet, unet
@@ -27,6 +28,7 @@ BUILDERS = (
     "deeplabv3plus_resnet50",
     "deeplabv3plus_resnet101",
     "resnet",
+    "resnet9",
     "resnet18",
     "resnet34",
     "resnet50",
@@ -40,6 +42,7 @@ __all__ = [
     "DeepLabV3Plus",
     "Feature",
     "ResNet",
+    "ResNet9",
     "Site",
     "Step",
     "UNet",
@@ -50,6 +53,7 @@ __all__ = [
     "load_authors_checkpoint",
     "predict_mask",
     "resnet",
+    "resnet9",
     "resnet18",
     "resnet34",
     "resnet50",

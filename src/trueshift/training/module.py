@@ -99,8 +99,8 @@ class NetworkModule(LightningModule):
             self.network.to(memory_format=torch.channels_last)
         if compile:
             self.network.compile()
-        self.train_seconds, self.seed = 0.0, _global_seed()
-        self._started: float | None = None
+        self.train_seconds, self.train_cpu_seconds, self.seed = 0.0, 0.0, _global_seed()
+        self._started: tuple[float, float] | None = None
 
     def forward(self, images: Tensor) -> Tensor:
         if self.hparams["channels_last"]:
@@ -129,26 +129,36 @@ class NetworkModule(LightningModule):
         return callbacks
 
     def on_train_start(self) -> None:
-        self._started = time.perf_counter()
+        self._started = time.perf_counter(), time.process_time()
 
     def on_train_end(self) -> None:
-        self.train_seconds += self._since_start()
+        self.train_seconds, self.train_cpu_seconds = self._seconds()
         self._started = None
 
-    def _since_start(self) -> float:
-        return 0.0 if self._started is None else time.perf_counter() - self._started
+    def _seconds(self) -> tuple[float, float]:
+        """Return the time of training so far, by the clock and of this process's cores."""
+        if self._started is None:
+            return self.train_seconds, self.train_cpu_seconds
+        clock, cores = self._started
+        return (
+            self.train_seconds + time.perf_counter() - clock,
+            self.train_cpu_seconds + time.process_time() - cores,
+        )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         found = selectors(self.network)
+        clock, cores = self._seconds()
         checkpoint["trueshift"] = {
             "seed": self.seed,
-            "train_seconds": self.train_seconds + self._since_start(),
+            "train_seconds": clock,
+            "train_cpu_seconds": cores,
             "rules": (found[0].train_rule, found[0].test_rule) if found else None,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         ours = checkpoint["trueshift"]
         self.seed, self.train_seconds = ours["seed"], ours["train_seconds"]
+        self.train_cpu_seconds = ours.get("train_cpu_seconds", 0.0)
         if ours["rules"] is not None:
             set_rules(self.network, *ours["rules"])
 

@@ -76,6 +76,7 @@ def collect(
         "parameters": module.num_parameters(),
         "time": {
             "train_seconds": module.train_seconds,
+            "train_cpu_seconds": module.train_cpu_seconds,
             "test_seconds": test_seconds,
             "inference": module.times.summary(),
         },

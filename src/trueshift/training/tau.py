@@ -116,7 +116,7 @@ def set_rules(network: nn.Module, train_rule: str, test_rule: str) -> None:
 
     Args:
         network: The network, changed in place.
-        train_rule: ``"gumbel"`` or ``"softmax"``.
+        train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"``.
         test_rule: ``"argmax"`` or ``"softmax"``.
     """
     check_choice("set_rules", "train_rule", train_rule, TRAIN_RULES)

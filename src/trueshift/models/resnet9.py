@@ -1,0 +1,143 @@
+"""A short residual network for small images, with little work at full resolution.
+
+Its shape is that of the bodies with which CIFAR-10 is trained in minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._validate import check_positive
+from trueshift.layers.conv import same_conv
+from trueshift.layers.pooling import GlobalAvgPool
+from trueshift.layers.spec import Sampling
+from trueshift.models.features import Feature, Step, check_image
+from trueshift.models.resnet import initialize
+from trueshift.models.sampling import build_down, conv_and_sample
+from trueshift.models.saving import saveable
+
+
+class ConvNorm(nn.Module):
+    """3x3 convolution, batch norm and ReLU."""
+
+    def __init__(self, in_channels: int, channels: int, mode: str) -> None:
+        super().__init__()
+        self.conv = same_conv(in_channels, channels, 3, mode)
+        self.norm = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.norm(self.conv(x)), inplace=True)
+
+
+class Stage(nn.Module):
+    """A convolution that is down-sampled, then perhaps two more beside a shortcut."""
+
+    def __init__(self, in_channels: int, channels: int, residual: bool, spec: Sampling) -> None:
+        super().__init__()
+        plain = 2 if spec.is_plain else 1
+        self.conv = same_conv(in_channels, channels, 3, spec.padding_mode, stride=plain)
+        self.norm = nn.BatchNorm2d(channels)
+        self.down = build_down(spec, channels, 2, in_channels)
+        convs = (ConvNorm(channels, channels, spec.padding_mode) for _ in range(2))
+        self.residual = nn.Sequential(*convs) if residual else None
+        self.select = spec.select
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Step]:
+        x, step = conv_and_sample(self.conv, self.norm, self.down, x, 2, self.select)
+        return (x if self.residual is None else x + self.residual(x)), step
+
+
+class ResNet9(nn.Module):
+    """A stem and a few down-sampled stages, some with a residual pair of convolutions.
+
+    With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is bitwise the
+    same for every circular shift of the image.
+
+    Args:
+        spec: How to sample.
+        num_classes: Outputs.
+        stem: Channels of the first convolution, at full resolution.
+        widths: Channels of each stage; every stage samples by 2.
+        residual: Which stages end with a residual pair.
+        in_channels: Channels of the image.
+
+    Shape:
+        ``(B, in_channels, H, W)`` to ``(B, num_classes)``; with circular padding ``H`` and ``W``
+        must be multiples of ``required_multiple``.
+    """
+
+    def __init__(
+        self,
+        spec: Sampling,
+        num_classes: int = 10,
+        stem: int = 16,
+        widths: Sequence[int] = (32, 64, 128),
+        residual: Sequence[bool] = (False, True, True),
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        check_positive("ResNet9", num_classes=num_classes, stem=stem, in_channels=in_channels)
+        if len(widths) != len(residual) or not widths:
+            raise ValueError(
+                "ResNet9: widths and residual need one value per stage, got"
+                f" {tuple(widths)} and {tuple(residual)}."
+            )
+        if spec.dim != 2:
+            raise ValueError(f"ResNet9: works on images, got a Sampling with dim={spec.dim}.")
+        self.spec, self.in_channels = spec, in_channels
+        self.stem = ConvNorm(in_channels, stem, spec.padding_mode)
+        self.stages = nn.ModuleList(
+            Stage(*arguments)
+            for arguments in zip(
+                (stem, *widths[:-1]), widths, residual, spec.per_layer(len(widths)), strict=True
+            )
+        )
+        self.avgpool, self.fc = GlobalAvgPool(), nn.Linear(widths[-1], num_classes)
+        initialize(self)
+
+    @property
+    def required_multiple(self) -> int:
+        """What every image size must be a multiple of."""
+        return 2 ** len(self.stages) if self.spec.padding_mode == "circular" else 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        for feature in self._features(x):
+            last = feature  # the maps before it need not be kept
+        return self.fc(self.avgpool(last.x))
+
+    def features(self, x: Tensor) -> list[Feature]:
+        """Return the map of every stage, with its phases and strides."""
+        return list(self._features(x))
+
+    def _features(self, x: Tensor) -> Iterator[Feature]:
+        check_image("ResNet9", x, self.in_channels, self.required_multiple)
+        x = self.stem(x)
+        steps: tuple[Step, ...] = ()
+        for stage in self.stages:
+            x, step = stage(x)
+            steps = (*steps, step)
+            yield Feature(x, steps)
+
+
+@saveable
+def resnet9(
+    spec: Sampling,
+    num_classes: int = 10,
+    stem: int = 16,
+    widths: Sequence[int] = (32, 64, 128),
+    residual: Sequence[bool] = (False, True, True),
+    in_channels: int = 3,
+) -> ResNet9:
+    """Build a :class:`ResNet9`, with the same arguments.
+
+    Example:
+        >>> import torch
+        >>> model = resnet9(Sampling("lps", hidden="eighth")).eval()
+        >>> x = torch.randn(1, 3, 32, 32)
+        >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
+        True
+    """
+    return ResNet9(spec, num_classes, stem, widths, residual, in_channels)
