@@ -11,8 +11,8 @@ NAMES = [str(path.relative_to(SOURCE)) for path in FILES]
 LEVELS = [
     {"__main__"},
     {"cli"},
-    {"report"},
-    {"training", "audit"},
+    {"report", "export"},
+    {"training", "audit", "benchmark"},
     {"models", "convert", "data", "metrics"},
     {"layers"},
     {"functional", "shifts", "padding", "ties"},
@@ -31,7 +31,7 @@ HEAVY = {
     "torchmetrics",
     "torchvision",
 }
-MAY_BE_HEAVY = {"audit", "cli", "convert", "data", "metrics", "models", "report", "training"}
+MAY_BE_HEAVY = {"audit", "benchmark", "cli", "convert", "data", "metrics", "models", "report", "training"}
 
 
 def imported_modules(path):

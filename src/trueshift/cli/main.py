@@ -29,11 +29,13 @@ COMMANDS = {
     "fit": Command("trueshift.cli.lightning", "train a network from a recipe"),
     "validate": Command("trueshift.cli.lightning", "validate a checkpoint"),
     "test": Command("trueshift.cli.lightning", "test a checkpoint: accuracy and consistency"),
+    "sweep": Command("trueshift.cli.sweep", "train and test recipes with several seeds"),
     "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
     "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
     "figure": Command("trueshift.cli.figure", "draw masks, components and filters of checkpoints"),
     "table": Command("trueshift.cli.table", "put results beside the paper's"),
-    "bench": Command("trueshift.cli.bench", "parameters and speed of whole networks"),
+    "bench": Command("trueshift.cli.bench", "parameters, speed and memory of whole networks"),
+    "export": Command("trueshift.cli.export", "write a network as ONNX or pt2, and check the file"),
     "data": Command("trueshift.cli.data", "get a data set and check it"),
 }
 LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments

@@ -1,0 +1,167 @@
+"""What is measured: networks, and one row for every way to down-sample them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from trueshift import models
+from trueshift._torchvision import import_torchvision
+from trueshift.benchmark.floor import without_sampling
+from trueshift.layers.spec import Sampling
+
+
+class NotAvailable(Exception):
+    """A row that a network does not have, or whose package is not installed: the reason."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network at the size and batch that it is measured at.
+
+    Attributes:
+        title: How tables call it.
+        builder: Its name in :mod:`trueshift.models`.
+        batch: Images per call.
+        size: Pixels of both axes.
+        num_classes: Outputs.
+        hidden: Width of learned selectors, as the paper has it for this data.
+        options: Further arguments of the builder.
+    """
+
+    title: str
+    builder: str
+    batch: int
+    size: int
+    num_classes: int = 1000
+    hidden: str = "eighth"
+    options: Mapping[str, Any] | None = None
+
+    def build(self, spec: Sampling) -> nn.Module:
+        """Build our network with a sampling."""
+        make = getattr(models, self.builder)
+        spec = spec.replace(hidden=self.hidden)
+        network: nn.Module = make(spec, num_classes=self.num_classes, **(self.options or {}))
+        return network
+
+    @property
+    def has_cifar_stem(self) -> bool:
+        """Whether it begins with a 3x3 convolution and has no max pooling."""
+        return (self.options or {}).get("stem") == "cifar"
+
+
+NETWORKS = {
+    "resnet18-cifar": Network(
+        "ResNet-18, CIFAR stem", "resnet18", 128, 32, 10, "same", {"stem": "cifar"}
+    ),
+    "resnet18": Network("ResNet-18", "resnet18", 16, 224),
+    "resnet50": Network("ResNet-50", "resnet50", 8, 224),
+    "resnet101": Network("ResNet-101", "resnet101", 8, 224),
+    "deeplab-resnet18": Network(
+        "DeepLabV3+ ResNet-18", "deeplabv3plus_resnet18", 4, 224, num_classes=21
+    ),
+}
+
+
+def _torchvision(network: Network) -> nn.Module:
+    if not network.builder.startswith("resnet"):
+        raise NotAvailable(f"torchvision has no {network.title}")
+    try:
+        import_torchvision()
+    except ImportError as error:
+        raise NotAvailable("torchvision is not installed") from error
+    from torchvision import models as others
+
+    model: nn.Module = others.get_model(network.builder, num_classes=network.num_classes)
+    return _with_cifar_stem(model) if network.has_cifar_stem else model
+
+
+def _with_cifar_stem(model: Any) -> nn.Module:
+    """Change the stem as is usual for images of 32 pixels; torchvision itself has none."""
+    model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return model  # type: ignore[no-any-return]
+
+
+def _antialiased_cnns(network: Network) -> nn.Module:
+    _needs_imagenet_resnet(network, "antialiased-cnns")
+    package = _package("antialiased_cnns", "antialiased-cnns")
+    make = getattr(package, network.builder)
+    model: nn.Module = make(pretrained=False, filter_size=3, num_classes=network.num_classes)
+    return model
+
+
+def _timm(network: Network) -> nn.Module:
+    _needs_imagenet_resnet(network, "timm")
+    package, layers = _package("timm", "timm"), _package("timm.layers", "timm")
+    model: nn.Module = package.create_model(
+        network.builder,
+        pretrained=False,
+        num_classes=network.num_classes,
+        aa_layer=layers.BlurPool2d,
+    )
+    return model
+
+
+def _needs_imagenet_resnet(network: Network, package: str) -> None:
+    if not network.builder.startswith("resnet") or network.has_cifar_stem:
+        raise NotAvailable(f"{package} has no {network.title}")
+
+
+def _package(module: str, name: str) -> Any:
+    try:
+        import_torchvision()
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotAvailable(f"{name} is not installed (pip install {name})") from error
+
+
+def _floor(network: Network) -> nn.Module:
+    return without_sampling(network.build(Sampling("aps")))
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to down-sample.
+
+    Attributes:
+        title: How tables call it.
+        source: A :class:`Sampling` for our network, or a function that builds another one.
+        floor: Key of the row with the same convolutions and free down-sampling.
+    """
+
+    title: str
+    source: Sampling | Callable[[Network], nn.Module]
+    floor: str | None = None
+
+
+ROWS = {
+    "torchvision": Row("torchvision, plain", _torchvision),
+    "stride": Row("stride", Sampling("stride")),
+    "floor": Row("floor: dense convolutions, free sampling", _floor),
+    "lpf-tri3": Row("LPF tri3", Sampling("stride", "tri3")),
+    "aps": Row("APS", Sampling("aps"), "floor"),
+    "aps-tri3": Row("APS tri3", Sampling("aps", "tri3"), "floor"),
+    "lps": Row("LPS", Sampling("lps"), "floor"),
+    "lps-tri3": Row("LPS tri3", Sampling("lps", "tri3"), "floor"),
+    "ddac": Row("DDAC", Sampling("stride", "adapt3")),
+    "lps-ddac": Row("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
+    # Chosen on the input, the convolutions run strided: the plain network is their floor.
+    "aps-input": Row('APS, select="input"', Sampling("aps", select="input"), "stride"),
+    "lps-input": Row('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "antialiased-cnns": Row("antialiased-cnns, size 3", _antialiased_cnns),
+    "timm-blur": Row("timm, aa_layer=BlurPool2d", _timm),
+}
+
+
+def build(network: Network, row: Row) -> nn.Module:
+    """Build a network of a row, with random weights.
+
+    Raises:
+        NotAvailable: If the row does not exist for the network, or its package is missing.
+    """
+    return network.build(row.source) if isinstance(row.source, Sampling) else row.source(network)

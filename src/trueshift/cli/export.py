@@ -1,0 +1,125 @@
+"""``trueshift export``: write a network for other runtimes, and see that it is still the same."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.export import DYNAMIC, FORMATS, Check, Exported, check, export
+from trueshift.export.check import Exactness
+from trueshift.layers.spec import SELECT
+
+RUNTIMES = {"onnx": "onnxruntime", "pt2": "exported program"}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = (
+        "Write a network as an ONNX file or as an exported program of torch, compare it with torch"
+        " at several batches and sizes, and see whether shifts still change no bit. The exit code"
+        " is 1 if the file computes something else than torch."
+    )
+    add = parser.add_argument
+    add("network", metavar="NETWORK", help=NETWORK_HELP.replace(", .onnx", ""))
+    add("--out", type=Path, required=True, metavar="FILE", help="file to write: .onnx or .pt2")
+    add("--format", choices=FORMATS, help="(what FILE ends in)")
+    add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
+    add("--convert", choices=["aps", "lps"], help="make it shift-invariant first")
+    add("--select", choices=SELECT, help="where --convert chooses phases (output)")
+    add("--size", type=int, metavar="PX", help="size of the example (the network's, or 224)")
+    add("--batch", type=int, default=2, metavar="B", help="images of the example (2)")
+    add(
+        "--dynamic",
+        default=",".join(DYNAMIC),
+        metavar="WHAT",
+        help="what may change from call to call: batch,size or one of them or none (batch,size)",
+    )
+    add("--repeats", type=int, default=5, metavar="N", help="timed runs (5)")
+    add("--force", action="store_true", help="replace FILE if it exists")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Export, check, print; 1 if the file does not compute what torch does."""
+    form = args.format or args.out.suffix.removeprefix(".")
+    if args.out.exists() and not args.force:  # before any work is done
+        raise FileExistsError(f"{args.out} exists. Pass --force to replace it.")
+    loaded = _load(args)
+    example = _example(args, loaded)
+    model = _converted(args, loaded, example)
+    dynamic = [] if args.dynamic == "none" else args.dynamic.split(",")
+    print(f"{loaded.name}: tracing and writing, this takes a while", file=sys.stderr, flush=True)
+    exported = export(model, example, args.out, form, dynamic, force=args.force)
+    print(f"{args.out}: comparing with torch", file=sys.stderr, flush=True)
+    found = check(model, exported, example, repeats=args.repeats)
+    print("\n".join(_lines(exported, found, args.repeats)))
+    return 0 if found.agrees else 1
+
+
+def _load(args: argparse.Namespace) -> Loaded:
+    if Path(args.network).suffix == ".onnx":
+        raise ValueError(f"{args.network} is an ONNX file already.")
+    if args.select and not args.convert:
+        raise ValueError("--select says how --convert chooses: pass --convert too.")
+    return load_network(args.network, args.weights)
+
+
+def _example(args: argparse.Namespace, loaded: Loaded) -> torch.Tensor:
+    if args.batch < 1 or (args.size is not None and args.size < 1):
+        raise ValueError("--batch and --size must be positive.")
+    dim = getattr(getattr(loaded.model, "spec", None), "dim", 2)
+    size = args.size or loaded.size or 224
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(args.batch, loaded.channels or 3, *[size] * dim, generator=generator)
+
+
+def _converted(args: argparse.Namespace, loaded: Loaded, example: torch.Tensor) -> nn.Module:
+    if args.convert is None:
+        return loaded.model
+    from trueshift.convert import convert
+
+    return convert(loaded.model, args.convert, example, select=args.select).eval()
+
+
+def _lines(exported: Exported, found: Check, repeats: int) -> list[str]:
+    runtime = RUNTIMES[exported.form]
+    worst = max(found.differences.values())
+    shapes = ", ".join(_times(shape) for shape in found.differences)
+    verdict = "agrees with torch" if found.agrees else "DIFFERS from torch"
+    speed = found.torch_ms / found.ms
+    return [
+        f"wrote {exported.path}: {found.size_mb:.1f} MB, {_takes(exported)}",
+        f"{runtime} {verdict}: largest difference {worst:.1e} of the largest output, at {shapes}",
+        f"shifted images, torch: {_exactness(found.torch_exactness)}",
+        f"shifted images, {runtime}: {_exactness(found.exactness)}",
+        f"speed at {_times(found.timed_shape)}: torch {found.torch_ms:.1f} ms, {runtime}"
+        f" {found.ms:.1f} ms ({speed:.2f}x as fast), medians of {repeats} interleaved runs",
+    ]
+
+
+def _takes(exported: Exported) -> str:
+    low, high = exported.batch
+    batch = (
+        "any batch" if high is None else f"batch {low}" if low == high else f"batch {low}-{high}"
+    )
+    sizes = []
+    for (smallest, largest), multiple in zip(exported.sizes, exported.multiples, strict=True):
+        steps = f" in steps of {multiple}" if multiple > 1 else ""
+        fixed = smallest == largest
+        sizes.append(f"{smallest}" if fixed else f"{smallest} to {largest}{steps}")
+    return f"{batch}, size " + " x ".join(dict.fromkeys(sizes) if len(set(sizes)) == 1 else sizes)
+
+
+def _exactness(found: Exactness | None) -> str:
+    if found is None:
+        return "not compared, outputs are neither scores nor maps of the input's size"
+    text = f"{found.equal} of {found.total} shifts equal bit by bit"
+    return text if found.equal == found.total else f"{text}, largest change {found.largest:.1e}"
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))
