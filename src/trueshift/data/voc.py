@@ -15,7 +15,7 @@ from trueshift.data.loading import ImageDataModule, Key, sample_seed
 
 IGNORE_INDEX = 255
 _HOW = (
-    "Get VOCtrainval_11-May-2012.tar from the PASCAL VOC site and unpack it, then place"
+    "Get VOC with: trueshift data voc --root DIR. Or unpack VOCtrainval_11-May-2012.tar, and place"
     " SegmentationClassAug (labels of SBD as plain PNG) and ImageSets/Segmentation/train_aug.txt"
     " (10,582 names) beside it."
 )
@@ -29,7 +29,8 @@ class VOCDataset(Dataset[Any]):
         names: Name of the list in ``ImageSets/Segmentation``, without ``.txt``.
         masks: Folder of the masks, ``SegmentationClass`` or ``SegmentationClassAug``.
         crop_size: Size of the crop, or None for whole images.
-        scales: Range of the random scale, or None: then the crop is the centre.
+        scales: Range of the random scale, or None: then the shorter side is resized to the crop
+            and the crop is the centre.
         mean: Mean per channel.
         std: Standard deviation per channel.
         seed: Seed of the augmentation.
@@ -77,6 +78,8 @@ class VOCDataset(Dataset[Any]):
         source = random.Random(sample_seed(self.seed, epoch, index))
         if self.scales is not None:
             image, mask = _scaled(image, mask, source.uniform(*self.scales))
+        elif self.crop_size is not None:
+            image, mask = _scaled(image, mask, self.crop_size / min(image.size))
         pixels = (torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)).view(
             image.height, image.width, 3
         )
@@ -114,8 +117,9 @@ class VOCSegmentation(ImageDataModule):
     """PASCAL VOC 2012: 20 classes and the background; label 255 is ignored.
 
     Training: scale by 0.5..2, crop at random, flip half of the images; pixels beyond the image are
-    the mean colour and ignored. Validation and test: the centre crop, padded likewise, or whole
-    images one by one with ``eval_crop=None``.
+    the mean colour and ignored. Validation and test, as in the authors' code: the shorter side
+    resized to ``eval_crop`` (masks to the nearest pixel), then the centre; or whole images of their
+    own size, one by one, with ``eval_crop=None``.
 
     Args:
         root: Folder ``VOC2012``, or one that holds ``VOCdevkit/VOC2012`` or ``VOC2012``.
