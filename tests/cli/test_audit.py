@@ -167,15 +167,20 @@ def test_a_checkpoint_of_a_run(tmp_path):
 def test_torchvision_and_timm_with_weights(tmp_path, capsys):
     loaded = load_network("torchvision:squeezenet1_1")
     assert "its weights are random" in capsys.readouterr().err
+    assert loaded.class_names is None  # random weights know none of them
     with torch.no_grad():
         loaded.model.classifier[1].bias.fill_(3)
     torch.save({"state_dict": loaded.model.state_dict()}, tmp_path / "w.pth")
     again = load_network("torchvision:squeezenet1_1", tmp_path / "w.pth")
     assert again.model.classifier[1].bias.detach().min() == 3
     assert "random" not in capsys.readouterr().err
+    assert (len(again.class_names), again.class_names[542]) == (1000, "drumstick")
     other = load_network("timm:resnet10t")
     assert (other.channels, other.size) == (3, 176)
     assert len(other.mean) == 3
+    torch.save(other.model.state_dict(), tmp_path / "timm.pth")
+    named = load_network("timm:resnet10t", tmp_path / "timm.pth")
+    assert named.class_names[542] == "drumstick"
     with pytest.raises(ValueError, match=r"w.pth does not fit the network"):
         load_network("timm:resnet10t", tmp_path / "w.pth")
 

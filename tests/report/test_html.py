@@ -11,8 +11,9 @@ from PIL import Image
 import trueshift as ts
 from trueshift.audit import audit
 from trueshift.data import SHAPE_NAMES, make_shapes
+from trueshift.report.examples import mask_rows
 from trueshift.report.html import render, write_html
-from trueshift.report.images import colour_mask, data_uri, heat_picture, tile
+from trueshift.report.images import CHANGED, colour_mask, data_uri, heat_picture, tile
 from trueshift.report.words import break_text, percent, shift_text, summary_lines, verdict
 
 
@@ -152,6 +153,38 @@ def test_the_heat_map_is_drawn_and_listed(results):
     assert len(heat["values"]) == len(heat["rows"]) <= len(grid)
     flat = [v for row in heat["values"] for v in row if v is not None]
     assert min(flat) <= results[0].consistency <= max(flat)
+
+
+def test_masks_under_shifts_mark_what_changed(segmenter, results):
+    found = mask_rows([segmenter])
+    (example,) = segmenter.examples
+    assert found["heads"][:2] == ["no shift", "1 px down, 1 px right"]
+    ((name, masks),) = found["rows"]
+    assert (name, len(masks)) == ("unet", len(found["images"]))
+    assert masks[0][1] == "0 % changed"
+    still = example.labels[segmenter.view.index((0, 0))]
+    moved = example.labels[segmenter.view.index((1, 1))].roll((-1, -1), (0, 1))
+    red = (pixels(masks[1][0]) == torch.tensor(CHANGED)).all(1).view(still.shape)
+    assert torch.equal(red, still != moved)
+    assert red.any()
+    assert "Segmentation under shifts" in render(segmenter)
+    assert mask_rows(results) is None
+    assert "Segmentation under shifts" not in render(results[0])
+
+
+def test_the_report_shows_what_selectors_chose(results):
+    plain, learned = results
+    assert "What the selectors saw and kept" not in render(plain)
+    page = render(plain, learned)
+    (choice,) = learned.choices
+    assert page.count('class="chosen') == 1
+    assert page.count('alt="filter ') == len(choice.filters)
+    assert "filters of a learned selector" in page
+    x, labels, _ = images()
+    norms = audit(classifier("aps"), x, labels, shifts=2)
+    page = render(norms)
+    assert 'class="chosen largest"' in page  # APS keeps the largest
+    assert "filters of a learned selector" not in page
 
 
 def test_masks_come_as_one_sheet(segmenter):

@@ -180,7 +180,7 @@ def _images(args: argparse.Namespace, loaded: Loaded) -> _Data:
         args.labels,
     )
     origin = f"{len(images)} images of {args.images}"
-    return _Data(images, None, images.class_names or None, origin)
+    return _Data(images, None, images.class_names or loaded.class_names, origin)
 
 
 def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
@@ -196,7 +196,7 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     images = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
-        return _Data(images, None, None, origin)
+        return _Data(images, None, loaded.class_names, origin)
     network = Network(loaded.model, args.output)
     with in_eval_mode(network.module):
         logits = network(images[:1])

@@ -28,6 +28,7 @@ class Loaded(NamedTuple):
     size: int | None = None
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    class_names: tuple[str, ...] | None = None
 
 
 def load_network(name: str, weights: Path | None = None) -> Loaded:
@@ -59,6 +60,7 @@ def load_network(name: str, weights: Path | None = None) -> Loaded:
             " says nothing.",
             file=sys.stderr,
         )
+        loaded = loaded._replace(class_names=None)
     return loaded._replace(model=loaded.model.eval())
 
 
@@ -110,7 +112,9 @@ def _torchvision(builder: str, name: str) -> Loaded:
     options: dict[str, Any] = {"weights": None}
     if "weights_backbone" in inspect.signature(models.get_model_builder(builder)).parameters:
         options["weights_backbone"] = None  # the default would download
-    return Loaded(models.get_model(builder, **options), name, 3, 224)
+    named = [weights.meta.get("categories") for weights in models.get_model_weights(builder)]
+    names = next((tuple(found) for found in named if found), None)
+    return Loaded(models.get_model(builder, **options), name, 3, 224, class_names=names)
 
 
 def _timm(builder: str, name: str) -> Loaded:
@@ -125,7 +129,11 @@ def _timm(builder: str, name: str) -> Loaded:
     model = timm.create_model(builder, pretrained=False)
     told: Any = model.pretrained_cfg
     channels, size, _ = told.get("input_size", (3, 224, 224))
-    return Loaded(model, name, channels, size, told.get("mean"), told.get("std"))
+    names = None
+    if told.get("num_classes") == 1000:  # the labels of ImageNet
+        found = timm.data.ImageNetInfo()
+        names = tuple(found.index_to_description(k, detailed=False) for k in range(1000))
+    return Loaded(model, name, channels, size, told.get("mean"), told.get("std"), names)
 
 
 def _factory(path: str, attribute: str, name: str) -> Loaded:

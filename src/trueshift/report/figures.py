@@ -14,7 +14,7 @@ from torch import Tensor
 from trueshift._validate import Stride, check_map, check_phase, stride_per_axis
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector
-from trueshift.report.images import colour_mask
+from trueshift.report.images import CHANGED, colour_mask
 from trueshift.shifts import circular_shift
 
 CHOSEN, LARGEST = "#1f6feb", "#d1242f"  # blue and red, as in the paper
@@ -133,7 +133,7 @@ def masks_figure(
         for k, mask in enumerate(back):
             changed = mask != back[0]
             picture = colour_mask(mask.long().cpu()).permute(1, 2, 0).clone()
-            picture[changed] = torch.tensor([220, 20, 40], dtype=torch.uint8)
+            picture[changed] = torch.tensor(CHANGED, dtype=torch.uint8)
             axes[row][k].imshow(picture.numpy())
             axes[row][k].set_xlabel(f"{float(changed.double().mean()):.1%} changed", fontsize=7)
     return _save(figure, path)

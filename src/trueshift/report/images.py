@@ -13,6 +13,7 @@ _COLOURS = (
     (40, 44, 60), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178),
     (213, 94, 0), (204, 121, 167), (153, 102, 51), (170, 220, 120), (150, 150, 220),
 )  # fmt: skip
+CHANGED = (220, 20, 40)  # pixels with another label
 _LOW, _MIDDLE, _HIGH = (178, 24, 43), (253, 200, 120), (33, 102, 172)
 
 
@@ -64,6 +65,19 @@ def heat_picture(shares: Tensor, lowest: float) -> Tensor:
     colour = stops[below] * (1 - part) + stops[below + 1] * part  # (rows, columns, 3)
     opaque = (~shares.isnan()).double()[..., None] * 255
     return torch.cat([colour, opaque], -1).round().to(torch.uint8).movedim(-1, 0)
+
+
+def signed_picture(values: Tensor) -> Tensor:
+    """Colour values ``(H, W)``, uint8 with 128 for 0: red above, white, blue below.
+
+    Example:
+        >>> signed_picture(torch.tensor([[1, 128, 255]], dtype=torch.uint8))[:, 0].T.tolist()
+        [[33, 102, 172], [255, 255, 255], [178, 24, 43]]
+    """
+    amount = (values.double() - 128) / 127
+    end = torch.tensor([_LOW, _HIGH], dtype=torch.float64)[(amount < 0).long()]  # (H, W, 3)
+    part = amount.abs().clamp(max=1)[..., None]
+    return (255 * (1 - part) + end * part).round().to(torch.uint8).movedim(-1, 0)
 
 
 def _chunk(name: bytes, content: bytes) -> bytes:
