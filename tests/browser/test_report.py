@@ -186,12 +186,24 @@ def test_masks_move(browser, segmenters, tmp_path):
     assert text(browser, "[data-net='0'] .badge") == "changed"
 
 
+def test_a_phone_shows_picture_and_predictions_at_once(browser, classifiers, tmp_path):
+    size_window(browser, 390, height=844)
+    open_page(browser, classifiers, tmp_path / "x.html")
+    top, bottom = browser.execute_script(
+        "const boxes = [...document.querySelectorAll('.net')];"
+        "return [document.getElementById('picture').getBoundingClientRect().top,"
+        " boxes.at(-1).getBoundingClientRect().bottom];"
+    )
+    assert bottom - top < 844
+
+
 @pytest.mark.parametrize("device", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_fits_and_can_be_read(browser, classifiers, tmp_path, device, scheme):
+@pytest.mark.parametrize("task", ["classifiers", "segmenters"])
+def test_it_fits_and_can_be_read(browser, request, tmp_path, device, scheme, task):
     width = WIDTHS[device]
     size_window(browser, width, scheme=scheme)
-    open_page(browser, classifiers, tmp_path / "x.html")
+    open_page(browser, request.getfixturevalue(task), tmp_path / "x.html")
     wide, view = browser.execute_script(
         "return [document.documentElement.scrollWidth, document.documentElement.clientWidth];"
     )
