@@ -7,7 +7,8 @@ from trueshift.report import build_table, find_results, render
 from trueshift.report.paper import METHODS, TABLES
 from trueshift.report.tables import belongs
 
-PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time")}
+OURS = ("voc-small",)
+PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time", *OURS)}
 
 
 def result(row, seed=0, **metrics):
@@ -59,6 +60,7 @@ def test_tables_have_all_rows():
         "params": 5,
         "time": 5,
         "voc-circular": 6,
+        "voc-small": 9,
         "voc-standard": 5,
     }
     assert {row.method for t in PAPER.values() for row in t.rows} <= METHODS.keys()
@@ -100,6 +102,25 @@ def test_our_numbers_beside_the_papers(tmp_path):
     latex = render("cifar10", build_table("cifar10", find_results(tmp_path)), "latex")
     assert r"LPS & Tri-3 & ResNet-18 & 95.00 $\pm$ 1.41" in latex
     assert latex.rstrip().endswith(r"\end{tabular}")
+
+
+def test_tables_of_our_own_have_no_numbers_of_the_paper(tmp_path):
+    rows = TABLES["voc-small"].rows
+    assert all(row.numbers == {} and row.recipe is None for row in rows)
+    for k, row in enumerate(rows):
+        made = result(row, miou=0.5, circular_consistency=1.0, bitwise_equal=k / 10)
+        save(tmp_path / str(k), made)
+    assert TABLES["voc-small"].number is None
+    lines = build_table("voc-small", find_results(tmp_path))
+    assert [line.sources for line in lines] == [(f"{k}/results.json",) for k in range(len(rows))]
+    text = render("voc-small", lines)
+    assert text.startswith("Segmentation of the built-in shapes")
+    assert "paper" not in text
+    assert "| LPD only | Adapt-3 | DeepLabV3+ ResNet-18 | 50.00 | 100.00 | 40.00 | 1 |" in text
+    parsed = json.loads(render("voc-small", lines, "json"))
+    assert parsed["number"] is None
+    assert parsed["rows"][0]["metrics"]["miou"]["paper"] is None
+    assert "% Segmentation" in render("voc-small", lines, "latex")
 
 
 def test_time_counts_only_on_the_papers_batch():

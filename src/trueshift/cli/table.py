@@ -11,7 +11,8 @@ from trueshift.report.tables import FORMATS, build_table, find_results, render
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    names = "; ".join(f"{name}: table {table.number}" for name, table in TABLES.items())
+    numbers = {name: table.number for name, table in TABLES.items()}
+    names = "; ".join(f"{k}: {f'table {n}' if n else 'our own'}" for k, n in numbers.items())
     parser.add_argument("name", choices=tuple(TABLES), metavar="NAME", help=names)
     parser.add_argument(
         "folder", nargs="?", default="runs", help="where results.json files are (runs)"

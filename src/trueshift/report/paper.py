@@ -34,16 +34,16 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the paper.
+    """A table of the paper, or one of our own that is like it.
 
     Attributes:
-        number: Its number there.
+        number: Its number there; ``None`` for our own, whose rows have no numbers of the paper.
         caption: What it shows.
         metrics: Metric name in ``results.json`` to the heading of the column.
         rows: Its rows, in the paper's order.
     """
 
-    number: str
+    number: str | None
     caption: str
     metrics: Mapping[str, str]
     rows: tuple[Row, ...]
@@ -67,6 +67,7 @@ NETWORKS = {
     "ResNet-101": "resnet101",
     "DeepLabV3+ ResNet-18": "deeplabv3plus_resnet18",
     "DeepLabV3+ ResNet-101": "deeplabv3plus_resnet101",
+    "U-Net": "unet",
 }
 
 
@@ -261,6 +262,37 @@ TIME = Table(
     TABLE_4,
 )
 
+
+def _small(method: str, antialias: str, network: str, up: str) -> Row:
+    key = {
+        "data": "shapes",
+        "network": NETWORKS[network],
+        "method": METHODS[method],
+        "antialias": FILTERS[antialias],
+        "padding_mode": "circular",
+        "up": up,
+    }
+    return Row(method, antialias, network, key, None)
+
+
+VOC_SMALL = Table(
+    None,
+    "Segmentation of the built-in shapes with circular shifts, small networks and budgets"
+    " (recipes/voc/small_*.yaml)",
+    {"miou": "mIoU", "circular_consistency": "mASCC", "bitwise_equal": "Bitwise equal"},
+    (
+        _small("DeepLabV3+", "-", "DeepLabV3+ ResNet-18", "linear"),
+        _small("LPF", "Rect-2", "DeepLabV3+ ResNet-18", "linear"),
+        _small("DDAC", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
+        _small("APS", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
+        _small("LPD only", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
+        _small("LPS", "Adapt-3", "DeepLabV3+ ResNet-18", "polyphase"),
+        _small("LPS", "Tri-3", "DeepLabV3+ ResNet-18", "polyphase"),
+        _small("Baseline", "-", "U-Net", "linear"),
+        _small("LPS", "Tri-3", "U-Net", "polyphase"),
+    ),
+)
+
 TABLES = {
     "cifar10": CIFAR10,
     "imagenet-circular": IMAGENET_CIRCULAR,
@@ -268,5 +300,6 @@ TABLES = {
     "params": PARAMS,
     "time": TIME,
     "voc-circular": VOC_CIRCULAR,
+    "voc-small": VOC_SMALL,
     "voc-standard": VOC_STANDARD,
 }

@@ -26,11 +26,12 @@ class Cell:
     """Our number beside the paper's.
 
     Attributes:
-        paper: What the paper prints, with its standard deviation if it has one.
+        paper: What the paper prints, with its standard deviation if it has one; ``None`` in tables
+            of our own.
         values: What we measured, one per run, in the paper's unit.
     """
 
-    paper: tuple[float, float | None]
+    paper: tuple[float, float | None] | None
     values: tuple[float, ...]
 
     @property
@@ -87,7 +88,7 @@ def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
 
     Args:
         name: ``"cifar10"``, ``"imagenet-circular"``, ``"imagenet-standard"``, ``"params"``,
-            ``"time"``, ``"voc-circular"`` or ``"voc-standard"``.
+            ``"time"``, ``"voc-circular"``, ``"voc-small"`` or ``"voc-standard"``.
         results: What :func:`find_results` gave.
     """
     check_choice("table", "name", name, tuple(TABLES))
@@ -102,7 +103,7 @@ def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> 
     for metric in table.metrics:
         values = {path: _value(name, metric, found) for path, found in mine.items()}
         known = {path: value for path, value in values.items() if value is not None}
-        cells[metric] = Cell(_pair(row.numbers[metric]), tuple(known.values()))
+        cells[metric] = Cell(_pair(row.numbers.get(metric)), tuple(known.values()))
         sources |= known.keys()
     return Line(row, cells, tuple(sorted(sources)))
 
@@ -145,8 +146,8 @@ def _counted(row: Row) -> Line:
     return Line(row, cells, ("counted",))
 
 
-def _pair(value: float | tuple[float, float]) -> tuple[float, float | None]:
-    return value if isinstance(value, tuple) else (value, None)
+def _pair(value: float | tuple[float, float] | None) -> tuple[float, float | None] | None:
+    return (value, None) if isinstance(value, float | int) else value
 
 
 def render(name: str, lines: Sequence[Line], form: str = "markdown") -> str:
@@ -163,7 +164,7 @@ def render(name: str, lines: Sequence[Line], form: str = "markdown") -> str:
     table = TABLES[name]
     heads = ["Method", "Anti-Alias", "Model"]
     for heading in table.metrics.values():
-        heads += [heading, f"{heading} (paper)"]
+        heads += [heading] if table.number is None else [heading, f"{heading} (paper)"]
     heads.append("Runs")
     body = [_texts(line, table, form) for line in lines]
     return _markdown(table, heads, body) if form == "markdown" else _latex(table, heads, body)
@@ -174,7 +175,7 @@ def _texts(line: Line, table: Table, form: str) -> list[str]:
     for metric in table.metrics:
         cell = line.cells[metric]
         ours = NO_RESULT if cell.mean is None else _number(cell.mean, cell.std, form)
-        texts += [ours, _number(*cell.paper, form)]
+        texts += [ours] if cell.paper is None else [ours, _number(*cell.paper, form)]
     return [*texts, str(max(len(cell.values) for cell in line.cells.values()))]
 
 
@@ -188,7 +189,7 @@ def _number(mean: float, std: float | None, form: str) -> str:
 def _markdown(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     rows = [heads, ["---"] * len(heads), *body]
     lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return f"Table {table.number} of the paper: {table.caption}.\n\n" + "\n".join(lines) + "\n"
+    return f"{_title(table)}\n\n" + "\n".join(lines) + "\n"
 
 
 def _latex(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
@@ -196,7 +197,12 @@ def _latex(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) ->
     lines += [" & ".join(heads) + r" \\", r"\hline"]
     lines += [" & ".join(row) + r" \\" for row in body]
     lines += [r"\hline", r"\end{tabular}"]
-    return f"% Table {table.number} of the paper: {table.caption}.\n" + "\n".join(lines) + "\n"
+    return f"% {_title(table)}\n" + "\n".join(lines) + "\n"
+
+
+def _title(table: Table) -> str:
+    where = "" if table.number is None else f"Table {table.number} of the paper: "
+    return f"{where}{table.caption}."
 
 
 def _json(name: str, lines: Sequence[Line]) -> str:
@@ -213,8 +219,8 @@ def _json(name: str, lines: Sequence[Line]) -> str:
                     "ours": cell.mean,
                     "ours_std": cell.std,
                     "num_runs": len(cell.values),
-                    "paper": cell.paper[0],
-                    "paper_std": cell.paper[1],
+                    "paper": cell.paper and cell.paper[0],
+                    "paper_std": cell.paper and cell.paper[1],
                 }
                 for metric, cell in line.cells.items()
             },
