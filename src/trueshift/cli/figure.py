@@ -166,7 +166,7 @@ def _images(args: argparse.Namespace) -> _Images:
         from trueshift.audit.folder import FolderImages
 
         found = FolderImages(args.images, args.size, (0.0,) * 3, (1.0,) * 3, args.num_images)
-        pictures = [(found[k] * 255).round().byte() for k in range(len(found))]  # type: ignore[operator,union-attr]
+        pictures = [(found[k] * 255).round().byte() for k in range(len(found))]  # type: ignore[union-attr]
     return _Images([(x / 255 - mean) / std for x in pictures], pictures)
 
 

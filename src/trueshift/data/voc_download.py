@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import tarfile
 import tempfile
@@ -169,7 +170,7 @@ def _names(path: Path) -> set[str]:
 
 def _mat_reader() -> Callable[[Path], Any]:
     try:
-        from scipy.io import loadmat
+        loadmat = importlib.import_module("scipy.io").loadmat
     except ImportError as error:
         raise ImportError(
             f"VOC: the labels of SBD are MATLAB files: pip install scipy to read them. {BY_HAND}"

@@ -65,7 +65,9 @@ def segment(model: nn.Module, images: Tensor, *, multiple: int | None = None) ->
         multiple = _required_multiple(model)
     sizes = images.shape[2:]
     logits: Tensor = model(extend(images, multiple, dim=len(sizes)))
-    return logits[(..., *(slice(size) for size in sizes))]
+    for axis, size in enumerate(sizes, start=2):
+        logits = logits.narrow(axis, 0, size)
+    return logits
 
 
 def predict_mask(model: nn.Module, images: Tensor, *, multiple: int | None = None) -> Tensor:

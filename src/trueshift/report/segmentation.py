@@ -79,8 +79,8 @@ def shown_region(image: Tensor, shift: tuple[int, int], kind: str) -> Tensor:
     if kind == "circular":
         return image
     window = _window(image, shift)
-    views = [standard_shift(image, window, *by) for by in ((0, 0), shift)]
-    return common_region(*views, (0, 0), shift)[0]
+    still, moved = (standard_shift(image, window, *by) for by in ((0, 0), shift))
+    return common_region(still, moved, (0, 0), shift)[0]
 
 
 def common_multiple(*models: nn.Module) -> int:
