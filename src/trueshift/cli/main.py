@@ -37,6 +37,8 @@ COMMANDS = {
     "bench": Command("trueshift.cli.bench", "parameters, speed and memory of whole networks"),
     "export": Command("trueshift.cli.export", "write a network as ONNX or pt2, and check the file"),
     "data": Command("trueshift.cli.data", "get a data set and check it"),
+    "recipes": Command("trueshift.cli.recipes", "list or copy the recipes"),
+    "completion": Command("trueshift.cli.completion", "print tab completion for a shell"),
 }
 LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments
 
@@ -89,7 +91,12 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser(verb: str | None) -> argparse.ArgumentParser:
+def full_parser() -> argparse.ArgumentParser:
+    """Return the parser with the arguments of every verb that argparse parses."""
+    return _parser(*(name for name in COMMANDS if name not in LIGHTNING))
+
+
+def _parser(*verbs_to_configure: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trueshift", description="Networks that are truly invariant and equivariant to shifts."
     )
@@ -98,7 +105,7 @@ def _parser(verb: str | None) -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = verbs.add_parser(name, help=command.help, description=command.help)
-        if name == verb:
+        if name in verbs_to_configure:
             module = importlib.import_module(command.module)
             module.configure(sub)
             sub.set_defaults(run=module.run)
