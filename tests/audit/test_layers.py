@@ -151,6 +151,19 @@ def test_an_operation_between_modules_is_found():
     assert "an operation just before after (Conv2d)" in break_text(result)
 
 
+@pytest.mark.parametrize("method", ["aps", "lps"])
+def test_the_choice_shown_is_the_one_made_also_in_ties(method):
+    net = ts.models.resnet(ts.Sampling(method), (1, 1), (4, 8), num_classes=3, stem="cifar")
+    down, kept = net.eval().layer2[0].down, []
+    original = down.selector.choose
+    down.selector.choose = lambda *args: kept.append(original(*args)) or kept[-1]
+    spot = torch.zeros(1, 3, 8, 8)
+    spot[..., 3, 4] = 1
+    for image in (spot, torch.ones(1, 3, 8, 8), torch.randn(1, 3, 8, 8)):
+        (choice,) = audit(net, image, shifts=1, examples=0).choices
+        assert choice.chosen == int(kept[-1])  # the last call was that on the image alone
+
+
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_scripted_networks_are_not_looked_into():
     scripted = torch.jit.trace(network().eval(), IMAGES)

@@ -131,6 +131,16 @@ def test_before_and_after_conversion(factories, tmp_path, capsys):
     assert "my_net:build, converted (aps) is exactly shift-invariant" in capsys.readouterr().out
 
 
+def test_grey_networks_get_grey_images(factories, tmp_path, capsys):
+    (tmp_path / "my_grey.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+    )
+    assert call("my_grey:build", *FAST) == 0
+    assert "Consistency" in capsys.readouterr().out
+
+
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*:FutureWarning")  # torch.onnx, of itself
 def test_an_onnx_file(tmp_path, capsys):
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()

@@ -197,7 +197,10 @@ class Network:
                 f" shape {tuple(images.shape)}."
             )
         if not found.isfinite().all():
-            raise ValueError("audit: the network's output holds NaN or infinity; it overflows.")
+            raise ValueError(
+                "audit: the network's output holds NaN or infinity. Check its weights, and that"
+                " the images are normalised as in training."
+            )
         return found
 
     def _pick(self, found: Any) -> Tensor:
@@ -211,7 +214,7 @@ class Network:
             found = found[part] if isinstance(found, dict) else found[int(part)]
         if not isinstance(found, Tensor):
             names = ", ".join(_keys(found))
-            hint = f" Choose one part by output=, from: {names}." if names else ""
+            hint = f" Choose one part by output= (--output KEY), from: {names}." if names else ""
             raise ValueError(
                 f"audit: the network returns a {type(found).__name__}, not a tensor.{hint}"
             )

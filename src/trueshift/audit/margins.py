@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trueshift._validate import stride_per_axis
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector, NormSelector
+from trueshift.ties import argmax_phase
 
 _PICTURE = 64  # largest side of a kept component
 _MOST_COMPONENTS, _MOST_FILTERS = 16, 32
@@ -117,9 +119,10 @@ class SelectorRecorder:
         smallest = float((margin / scale).min())
         self._relative[name] = min(self._relative.get(name, math.inf), smallest)
         if picture is not None and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
-            chosen = int(logits[picture].argmax())
-            seen = x[picture : picture + 1]
-            self.choices[name] = _choice(name, self.selectors[name], seen, stride, chosen)
+            row = slice(picture, picture + 1)
+            steps = stride_per_axis("audit", stride, 2)
+            chosen = int(argmax_phase(logits[row], x[row].cpu(), steps))
+            self.choices[name] = _choice(name, self.selectors[name], x[row], stride, chosen)
 
     def margins(self) -> tuple[Margin, ...]:
         """Return the margins of the selectors that were asked."""

@@ -131,7 +131,9 @@ def _timm(builder: str, name: str) -> Loaded:
     channels, size, _ = told.get("input_size", (3, 224, 224))
     names = None
     if told.get("num_classes") == 1000:  # the labels of ImageNet
-        found = timm.data.ImageNetInfo()
+        from timm.data.imagenet_info import ImageNetInfo
+
+        found = ImageNetInfo()
         names = tuple(found.index_to_description(k, detailed=False) for k in range(1000))
     return Loaded(model, name, channels, size, told.get("mean"), told.get("std"), names)
 
@@ -148,7 +150,14 @@ def _factory(path: str, attribute: str, name: str) -> Loaded:
     model = found if isinstance(found, nn.Module) else found()
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
-    return Loaded(model, name, getattr(model, "in_channels", None))
+    return Loaded(model, name, _channels(model))
+
+
+def _channels(model: nn.Module) -> int | None:
+    """Return what the network says, or what its first convolution takes if an image may have it."""
+    said = getattr(model, "in_channels", None)
+    first = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    return said or (first if first in (1, 3) else None)
 
 
 def _load_weights(model: nn.Module, path: Path) -> None:
