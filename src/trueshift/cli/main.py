@@ -32,6 +32,7 @@ COMMANDS = {
     "sweep": Command("trueshift.cli.sweep", "train and test recipes with several seeds"),
     "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
     "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
+    "demo": Command("trueshift.cli.demo", "drag an image in the browser, see two networks answer"),
     "figure": Command("trueshift.cli.figure", "draw masks, components and filters of checkpoints"),
     "table": Command("trueshift.cli.table", "put results beside the paper's"),
     "bench": Command("trueshift.cli.bench", "parameters, speed and memory of whole networks"),

@@ -1,0 +1,103 @@
+"""``trueshift demo``: drag an image in the browser and see what two networks say."""
+
+from __future__ import annotations
+
+import argparse
+import webbrowser
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from trueshift.audit.folder import FolderImages
+from trueshift.cli.networks import NETWORK_HELP, load_network
+from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
+from trueshift.report.demo import Demo, Shown, serve
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BUILT_IN = ("baseline", "lps")
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = (
+        "Start a local page on which you drag an image and see what networks say of it. Without"
+        " networks: the baseline and LPS of the newest quickstart."
+    )
+    add = parser.add_argument
+    add("networks", nargs="*", metavar="NETWORK", help=f"one or two: {NETWORK_HELP}")
+    add("--weights", nargs="+", type=Path, metavar="FILE", help="state dict of each network")
+    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
+    add("--num-images", type=int, default=12, metavar="N", help="how many to show (12)")
+    add("--size", type=int, metavar="PX", help="resize and crop to this (the network's, or 32)")
+    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
+    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
+    add("--runs", type=Path, default=Path("runs"), help="where the quickstart's runs are (runs)")
+    add("--host", default="127.0.0.1", help="address to listen on (this machine only)")
+    add("--port", type=int, default=8000, help="port, 0 for any that is free (8000)")
+    add("--no-browser", action="store_true", help="only print the address")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    server = serve(build(args), args.host, args.port)
+    address = f"http://{args.host}:{server.server_address[1]}/"
+    print(f"open {address} in a browser; stop with Ctrl-C", flush=True)
+    if not args.no_browser:
+        webbrowser.open(address)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("\nstopped")
+    finally:
+        server.server_close()
+    return 0
+
+
+def build(args: argparse.Namespace) -> Demo:
+    """Load the networks and the pictures."""
+    if len(args.networks) > 2:
+        raise ValueError(f"pass one or two networks, got {len(args.networks)}.")
+    if (args.mean is None) != (args.std is None):
+        raise ValueError("--mean and --std belong together.")
+    names = args.networks or newest_quickstart(args.runs)
+    weights = args.weights or [None] * len(names)
+    if len(weights) != len(names):
+        raise ValueError(f"--weights: pass one file per network, got {len(weights)}.")
+    loaded = [load_network(name, file) for name, file in zip(names, weights, strict=True)]
+    default = (Shapes.mean, Shapes.std) if args.images is None else (IMAGENET_MEAN, IMAGENET_STD)
+    titles = args.networks or BUILT_IN
+    shown = [
+        Shown(
+            title,
+            one.model,
+            args.mean or one.mean or default[0],
+            args.std or one.std or default[1],
+        )
+        for title, one in zip(titles, loaded, strict=True)
+    ]
+    size = args.size or loaded[0].size
+    classes = SHAPE_NAMES if not args.networks else loaded[0].class_names
+    return Demo(shown, pictures(args.images, args.num_images, size), classes)
+
+
+def newest_quickstart(runs: Path) -> list[str]:
+    """Return the files of the baseline and of LPS of the newest finished quickstart."""
+    files = [f"{name}/network.safetensors" for name in BUILT_IN]
+    folders = [p for p in (runs / "quickstart").glob("*") if all((p / f).is_file() for f in files)]
+    if not folders:
+        raise FileNotFoundError(
+            f"no finished quickstart in {runs / 'quickstart'}. Run `trueshift quickstart` first, or"
+            " name one or two networks."
+        )
+    newest = max(folders, key=lambda folder: folder.stat().st_mtime)
+    return [str(newest / file) for file in files]
+
+
+def pictures(folder: Path | None, num: int, size: int | None) -> Tensor:
+    """Return uint8 pictures ``(N, 3, H, W)``: of a folder, or built-in ones."""
+    if folder is None:
+        return make_shapes(num, size or 32, seed=1_000)[0]
+    images = FolderImages(folder, size or 224, (0.0,) * 3, (1.0,) * 3, num)
+    found = torch.stack([images[k] for k in range(len(images))])  # type: ignore[misc]
+    return (255 * found).round().to(torch.uint8)
