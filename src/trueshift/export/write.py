@@ -77,6 +77,7 @@ def export(
     path = _free_path(Path(path), form, force)
     multiples = _multiples(model, example.ndim - 2)
     ranges = _ranges(example, multiples, dynamic)
+    _check_takes(model, example, multiples, dynamic)
     program, ranges = _trace(_OneInput(model), example, ranges, multiples)
     # Through a second file, so that a write cut short never leaves a broken one behind.
     partial = path.with_name(f"{path.stem}.partial.{form}")
@@ -148,6 +149,28 @@ def _ranges(
         for axis, multiple in enumerate(multiples):
             found[f"size{axis}"] = (1, MAX_SIZE // multiple)
     return found
+
+
+def _check_takes(
+    model: nn.Module, example: Tensor, multiples: tuple[int, ...], dynamic: Sequence[str]
+) -> None:
+    """Raise unless the network itself takes other batches and sizes; torch.export may not see."""
+    batch, channels, *sizes = example.shape
+    larger = [size + multiple for size, multiple in zip(sizes, multiples, strict=True)]
+    for what, shape in (
+        ("batch", (batch + 1, channels, *sizes)),
+        ("size", (batch, channels, *larger)),
+    ):
+        if what not in dynamic:
+            continue
+        try:
+            with torch.no_grad():
+                model(example.new_zeros(shape))
+        except Exception as error:  # a network may raise anything
+            raise ValueError(
+                f"export: the network does not take another {what}, here {tuple(shape)}: {error}"
+                f" Leave out {what!r} in dynamic (--dynamic)."
+            ) from error
 
 
 def _dims(ranges: dict[str, Range], multiples: tuple[int, ...]) -> dict[str, Any]:
