@@ -179,6 +179,7 @@ def test_segmenter_on_sizes_that_do_not_fit(tmp_path):
     assert 0 <= float(run.callback_metrics["val/miou"]) <= 1
     (metrics,) = run.test(model, odd, verbose=False)
     assert metrics["test/circular_consistency"] == metrics["test/bitwise_equal"] == 1
+    assert metrics["test/shifted_miou"] == metrics["test/miou"]
     assert 0 <= metrics["test/shift_consistency"] <= 1
     assert "miou" in json.loads((tmp_path / "results.json").read_text())["metrics"]
     (first, _) = run.predict(model, odd)

@@ -279,7 +279,12 @@ VOC_SMALL = Table(
     None,
     "Segmentation of the built-in shapes with circular shifts, small networks and budgets"
     " (recipes/voc/small_*.yaml)",
-    {"miou": "mIoU", "circular_consistency": "mASCC", "bitwise_equal": "Bitwise equal"},
+    {
+        "miou": "mIoU",
+        "shifted_miou": "mIoU, shifted",
+        "circular_consistency": "mASCC",
+        "bitwise_equal": "Bitwise equal",
+    },
     (
         _small("DeepLabV3+", "-", "DeepLabV3+ ResNet-18", "linear"),
         _small("LPF", "Rect-2", "DeepLabV3+ ResNet-18", "linear"),

@@ -29,11 +29,11 @@ class Segmenter(NetworkModule):
     """Semantic segmentation with cross-entropy; pixels labelled 255 do not count.
 
     Validation logs mIoU; a test also measures circular consistency (mASCC), standard consistency
-    (mASSC) and whether the output for a circular shift is bitwise the shifted output. All are
-    fractions. In validation and test, images of any size, also lists of images of several sizes,
-    are first extended to the next multiple that the network takes (see
-    :func:`trueshift.models.segment`); the new pixels are not labelled. Circular shifts are then
-    shifts of the extended image.
+    (mASSC), the mIoU on images under a random circular shift, and whether the output for that shift
+    is bitwise the shifted output. All are fractions. In validation and test, images of any size,
+    also lists of images of several sizes, are first extended to the next multiple that the network
+    takes (see :func:`trueshift.models.segment`); the new pixels are not labelled. Circular shifts
+    are then shifts of the extended image.
 
     Args:
         backbone: A checkpoint of a :class:`Classifier`, or a file of ``trueshift.save``, whose
@@ -67,7 +67,7 @@ class Segmenter(NetworkModule):
         for module in self._backbone():
             if isinstance(module, nn.BatchNorm2d) and backbone_momentum is not None:
                 module.momentum = backbone_momentum
-        self.val_miou, self.test_miou = self._miou(), self._miou()
+        self.val_miou, self.test_miou, self.shifted_miou = (self._miou() for _ in range(3))
         self.consistency = self.build_consistency(MaskCircularConsistency)
         self.shift_consistency = self.build_consistency(MaskShiftConsistency)
         self.bitwise_equal = MeanMetric()
@@ -117,10 +117,11 @@ class Segmenter(NetworkModule):
             self.shift_consistency.update(self, images, target)
             high = self.hparams["max_shift"] + 1
             shift = torch.randint(1, high, (2,), generator=generator).tolist()
-            moved = self(circular_shift(images, *shift))
-            equal = (moved == circular_shift(logits, *shift)).flatten(1).all(1)
-            self.bitwise_equal.update(equal)
+            moved = circular_shift(self(circular_shift(images, *shift)), *(-by for by in shift))
+            self.shifted_miou.update(moved, target)
+            self.bitwise_equal.update((moved == logits).flatten(1).all(1))
         self.log("test/miou", self.test_miou, on_epoch=True)
+        self.log("test/shifted_miou", self.shifted_miou, on_epoch=True)
         self.log("test/circular_consistency", self.consistency, on_epoch=True)
         self.log("test/shift_consistency", self.shift_consistency, on_epoch=True)
         self.log("test/bitwise_equal", self.bitwise_equal, on_epoch=True)
