@@ -13,6 +13,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trueshift._adjoint import offset_blocks
 
@@ -73,16 +74,14 @@ def _bits(x: Tensor) -> Tensor:
     if not torch.onnx.is_in_onnx_export():
         return x.view(torch.int64 if x.dtype == torch.float64 else torch.int32).long()
     # ONNX cannot look at bits: the same integer, from exponent and mantissa of a float32.
-    mantissa, exponent = x.double().abs(), torch.full_like(x, 127, dtype=torch.int64)
-    subnormal = mantissa < 2.0**-126
-    field = (mantissa * 2.0**75 * 2.0**74).long()  # the exporter keeps constants in float32
-    for step in (64, 32, 16, 8, 4, 2, 1):
-        large = mantissa >= 2.0**step
-        mantissa = torch.where(large, mantissa * 2.0**-step, mantissa)
-        small = mantissa < 2.0 ** (1 - step)
-        mantissa = torch.where(small, mantissa * 2.0**step, mantissa)
-        exponent = exponent + step * (large.long() - small.long())
-    field = torch.where(subnormal, field, exponent * 2**23 + ((mantissa - 1) * 2.0**23).long())
+    size = x.double().abs()
+    powers = torch.tensor([2.0**e for e in range(-126, 128)], dtype=torch.float64, device=x.device)
+    guess = (size.clamp_min(2.0**-126).log2().floor().long() + 126).clamp(0, 253)
+    unit = powers[guess]  # the logarithm is rounded: off by one beside a power of two
+    exponent = (guess + (size >= 2 * unit).long() - (size < unit).long()).clamp_min(0)
+    mantissa = ((size / powers[exponent] - 1) * 2.0**23).long()
+    subnormal = (size * 2.0**75 * 2.0**74).long()  # the exporter keeps constants in float32
+    field = torch.where(size < 2.0**-126, subnormal, (exponent + 1) * 2**23 + mantissa)
     return torch.where(x < 0, field - 2**31, field)
 
 
@@ -94,13 +93,15 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     size = code.shape[axis]
     place = torch.arange(size, device=code.device)
     length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
-    known = not isinstance(size, torch.SymInt)
-    weights: list[int | Tensor] = [1] * (size - 1).bit_length() if known else []
-    if not known:  # rounds beyond the size weigh nothing
-        weights = [(length > 2**r).long() for r in range(_ROUNDS)]
-    for r, weight in enumerate(weights):
-        ahead = code.index_select(axis, (place + 2**r) % length)
-        code = (code + ahead * (weight * pow(base, 2**r, _PRIME))) % _PRIME
+    rounds = _ROUNDS if isinstance(size, torch.SymInt) else (size - 1).bit_length()
+    steps = [2**r for r in range(rounds) if not statically_known_true(size <= 2**r)]
+    powers = [pow(base, step, _PRIME) for step in steps]
+    step = torch.tensor(steps, dtype=torch.int64, device=code.device)
+    factor = torch.tensor(powers, dtype=torch.int64, device=code.device)
+    factor = factor * (step < length)  # rounds beyond the size weigh nothing
+    ahead = (place + step[:, None]) % length  # (rounds, size)
+    for r in range(len(steps)):
+        code = (code + code.index_select(axis, ahead[r]) * factor[r]) % _PRIME
     return _scramble(code)
 
 
