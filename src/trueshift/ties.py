@@ -93,7 +93,8 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     size = code.shape[axis]
     place = torch.arange(size, device=code.device)
     length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
-    rounds = _ROUNDS if isinstance(size, torch.SymInt) else (size - 1).bit_length()
+    known = not isinstance(size, torch.SymInt)
+    rounds = (size - 1).bit_length() if known else _ROUNDS
     steps = [2**r for r in range(rounds) if not statically_known_true(size <= 2**r)]
     powers = [pow(base, step, _PRIME) for step in steps]
     step = torch.tensor(steps, dtype=torch.int64, device=code.device)

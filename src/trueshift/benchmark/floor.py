@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trueshift._adjoint import Slices
 from trueshift._validate import stride_per_axis
 from trueshift.layers.resample import PolyphaseDown
 
@@ -20,7 +21,8 @@ class Slice(nn.Module):
         self, x: Tensor, phase: Tensor | None = None, return_phase: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         steps = stride_per_axis("Slice", self.stride, x.ndim - 2)
-        y = x[(..., *(slice(None, None, step) for step in steps))]
+        first: Slices = (..., *(slice(None, None, step) for step in steps))
+        y = x[first]
         if not return_phase:
             return y
         return y, torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)

@@ -48,7 +48,7 @@ def peak_mib(run: Run) -> float:
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library tells of every start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
         run()
-    results = prof.profiler.kineto_results  # type: ignore[union-attr]
+    results = prof.profiler.kineto_results
     changes = [event for event in results.events() if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(changes, key=lambda event: event.start_ns()):

@@ -84,7 +84,7 @@ def _with_cifar_stem(model: Any) -> nn.Module:
     """Change the stem as is usual for images of 32 pixels; torchvision itself has none."""
     model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()
-    return model  # type: ignore[no-any-return]
+    return model
 
 
 def _antialiased_cnns(network: Network) -> nn.Module:
