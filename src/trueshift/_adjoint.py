@@ -9,6 +9,7 @@ never get here: ``functional.py`` gives them the plain formulas.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
 from typing import Any
@@ -16,6 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+
+# From these sizes of an image on, copies of rows, image by image, are quicker than one gather of
+# values.
+_PICK_ELEMENTS = 2**13
+_WRAP_ELEMENTS = 2**16
 
 Slices = tuple[slice | EllipsisType, ...]
 Widths = tuple[tuple[int, int], ...]
@@ -70,8 +76,24 @@ def component_view(x: Tensor, stride: tuple[int, ...]) -> Tensor:
 
 def pick(blocks: Tensor, phase: Tensor, stride: tuple[int, ...], *, last: bool = False) -> Tensor:
     """Read from ``(B, C, *stride, *sizes)`` the block at each image's phase: ``(B, C, *sizes)``."""
-    picked = _offsets_first(blocks, len(stride), last)[_per_image(phase, stride)]
+    ordered = _offsets_first(blocks, len(stride), last)
+    if ordered.stride(-1) == 1 and image_by_image(ordered, math.prod(stride) * _PICK_ELEMENTS):
+        picked = blocks.new_empty(ordered.shape[0], *ordered.shape[1 + len(stride) :])
+        for image, source, place in zip(picked, ordered, phase.tolist(), strict=True):
+            image.copy_(source[phase_offsets(place, stride)])
+    else:
+        picked = ordered[_per_image(phase, stride)]
     return picked.movedim(-1, 1) if last else picked
+
+
+def image_by_image(x: Tensor, elements: int = _WRAP_ELEMENTS) -> bool:
+    """Whether images of ``x`` are large enough to be copied one by one.
+
+    Such copies leave no trace for a backward pass.
+    """
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and x.requires_grad):
+        return False
+    return x.device.type == "cpu" and math.prod(x.shape[1:]) >= elements
 
 
 def _per_image(phase: Tensor, stride: tuple[int, ...]) -> tuple[Tensor, ...]:
@@ -257,6 +279,40 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> Iterator[Sli
     ends = [size - step + 1 for size, step in zip(sizes, stride, strict=True)]
     for offsets in itertools.product(*map(range, stride)):
         yield (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
+
+
+def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
+    """Wrap the borders and cut the window at each image's hard phase, in one copy."""
+    sizes, out_sizes = x.shape[2:], []
+    for size, step, pair in zip(sizes, stride, widths, strict=True):
+        out_sizes.append(size + sum(pair) - step + 1)
+    pieces = [
+        list(_pieces(offsets, out_sizes, sizes, widths))
+        for offsets in itertools.product(*map(range, stride))
+    ]
+    out = _empty(x, out_sizes)
+    for target, source, place in zip(out, x, phase.tolist(), strict=True):
+        for there, here in pieces[place]:
+            target[there].copy_(source[here])
+    return out
+
+
+def _pieces(
+    offsets: Sequence[int], out_sizes: Sequence[int], sizes: Sequence[int], widths: Widths
+) -> Iterator[tuple[Slices, Slices]]:
+    """Yield (slices of the window, slices of the map) that together fill a wrapped window."""
+    per_axis = []
+    for offset, out_size, size, (before, _) in zip(offsets, out_sizes, sizes, widths, strict=True):
+        parts, done = [], 0
+        while done < out_size:
+            start = (offset - before + done) % size
+            length = min(size - start, out_size - done)
+            parts.append((slice(done, done + length), slice(start, start + length)))
+            done += length
+        per_axis.append(parts)
+    for pairs in itertools.product(*per_axis):
+        there, here = zip(*pairs, strict=True)
+        yield (..., *there), (..., *here)
 
 
 class CircularPad(Function):

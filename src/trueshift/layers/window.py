@@ -10,6 +10,8 @@ from trueshift._adjoint import (
     SoftWindow,
     Widths,
     channels_last,
+    circular_windows,
+    image_by_image,
     phase_offsets,
     pick,
     window_slices,
@@ -41,8 +43,11 @@ def phase_window(
         x = pad(x, tuple((max(before, 0), max(after, 0)) for before, after in reach), mode)
         needed: Slices = (..., *(slice(max(-before, 0), None) for before, _ in reach))
         return x[needed]
+    soft = phase.dtype.is_floating_point
+    if not soft and mode == "circular" and image_by_image(x):
+        return circular_windows(x, phase, stride, widths)
     windows = padded = pad(x, widths, mode)
-    if phase.dtype.is_floating_point:
+    if soft:
         return _mix_windows(padded, phase.to(x.dtype), stride)
     for axis, step in enumerate(stride, start=2):
         windows = windows.unfold(axis, padded.shape[axis] - step + 1, 1)
