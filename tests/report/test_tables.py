@@ -1,13 +1,16 @@
+import dataclasses
 import json
 from pathlib import Path
 
 import pytest
+import yaml
 
+from trueshift.layers.spec import Sampling
 from trueshift.report import build_table, find_results, render
 from trueshift.report.paper import METHODS, TABLES
 from trueshift.report.tables import belongs
 
-OURS = ("voc-small",)
+OURS = ("cifar10-fast", "voc-small")
 PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time", *OURS)}
 
 
@@ -55,6 +58,7 @@ def test_tables_have_all_rows():
     counts = {name: len(table.rows) for name, table in TABLES.items()}
     assert counts == {
         "cifar10": 16,
+        "cifar10-fast": 14,
         "imagenet-circular": 9,
         "imagenet-standard": 9,
         "params": 5,
@@ -124,6 +128,24 @@ def test_tables_of_our_own_have_no_numbers_of_the_paper(tmp_path):
     assert parsed["number"] is None
     assert parsed["rows"][0]["metrics"]["miou"]["paper"] is None
     assert "% Segmentation" in render("voc-small", lines, "latex")
+
+
+def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside(tmp_path):
+    rows = TABLES["cifar10-fast"].rows
+    recipes = sorted((Path(__file__).parents[2] / "recipes" / "cifar10").glob("fast_*.yaml"))
+    assert len(recipes) == len(rows)
+    for path in recipes:
+        model = yaml.safe_load(path.read_text())["model"]["init_args"]
+        spec = dataclasses.asdict(Sampling(**model["spec"]))
+        found = {"data": "cifar10", "network": model["network"], "spec": spec}
+        assert sum(belongs(row, {"row": found}) for row in rows) == 1, path.name
+    for k, row in enumerate(rows):
+        save(tmp_path / str(k), result(row, accuracy=k / 100, circular_consistency=1.0))
+    lines = build_table("cifar10-fast", find_results(tmp_path))
+    assert [line.sources for line in lines] == [(f"{k}/results.json",) for k in range(len(rows))]
+    text = render("cifar10-fast", lines)
+    assert "| LPS | - | ResNet-9 | 2.00 | 94.45 ± 0.05 | no result | 100.00 |" in text
+    assert "| LPS, select on input | - | ResNet-9 | 3.00 | - | no result | 100.00 | - |" in text
 
 
 def test_time_counts_only_on_the_papers_batch():

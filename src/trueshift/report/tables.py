@@ -87,8 +87,7 @@ def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
     Parameters are counted from the networks themselves; they need no results.
 
     Args:
-        name: ``"cifar10"``, ``"imagenet-circular"``, ``"imagenet-standard"``, ``"params"``,
-            ``"time"``, ``"voc-circular"``, ``"voc-small"`` or ``"voc-standard"``.
+        name: A key of :data:`trueshift.report.paper.TABLES`, for instance ``"cifar10"``.
         results: What :func:`find_results` gave.
     """
     check_choice("table", "name", name, tuple(TABLES))
@@ -163,8 +162,8 @@ def render(name: str, lines: Sequence[Line], form: str = "markdown") -> str:
         return _json(name, lines)
     table = TABLES[name]
     heads = ["Method", "Anti-Alias", "Model"]
-    for heading in table.metrics.values():
-        heads += [heading] if table.number is None else [heading, f"{heading} (paper)"]
+    for metric, heading in table.metrics.items():
+        heads += [heading, f"{heading} (paper)"] if table.has_paper(metric) else [heading]
     heads.append("Runs")
     body = [_texts(line, table, form) for line in lines]
     return _markdown(table, heads, body) if form == "markdown" else _latex(table, heads, body)
@@ -175,7 +174,9 @@ def _texts(line: Line, table: Table, form: str) -> list[str]:
     for metric in table.metrics:
         cell = line.cells[metric]
         ours = NO_RESULT if cell.mean is None else _number(cell.mean, cell.std, form)
-        texts += [ours] if cell.paper is None else [ours, _number(*cell.paper, form)]
+        texts.append(ours)
+        if table.has_paper(metric):
+            texts.append("-" if cell.paper is None else _number(*cell.paper, form))
     return [*texts, str(max(len(cell.values) for cell in line.cells.values()))]
 
 
