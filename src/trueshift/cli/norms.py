@@ -1,0 +1,52 @@
+"""``trueshift norms``: what learned selectors do that the largest norm would not."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+from trueshift.cli.networks import load_network
+from trueshift.report.norms import compare_with_norms
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.description = (
+        "Replace every learned selector of a trained classifier by that of APS and see how much"
+        " accuracy falls; and count how often the learned choice is the component of the largest"
+        " norm. On the test data of the run."
+    )
+    parser.add_argument("checkpoint", type=Path, metavar="CKPT", help=".ckpt in a run folder")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N batches")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare and print."""
+    network = load_network(str(args.checkpoint)).model
+    data = _data(args.checkpoint.parent.parent / "config.yaml")
+    data.setup("test")
+    batches = list(data.test_dataloader())[: args.limit]
+    found = compare_with_norms(network, batches)
+    print(f"{found.num_images} images")
+    print(f"accuracy {found.accuracy:.2%}, with the selectors of APS {found.norm_accuracy:.2%}")
+    for name, share in found.same_choice.items():
+        print(f"{name}: the kept component has the largest norm in {share:.2%} of images")
+    print(f"over all layers: {found.mean_same_choice:.2%}")
+    if args.json is not None:
+        args.json.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+    return 0
+
+
+def _data(config: Path) -> Any:
+    if not config.is_file():
+        raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
+    import yaml
+
+    told = yaml.safe_load(config.read_text())["data"]
+    module, _, name = told["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name)(**told.get("init_args", {}))
