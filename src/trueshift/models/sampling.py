@@ -6,20 +6,17 @@ the components of its input, only what is kept need be computed: a strided opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift.layers.conv import SameConv
+from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
 from trueshift.padding import pad
-
-_MAX_POOLS: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
 def build_down(
@@ -53,18 +50,18 @@ def max_and_sample(
     With plain striding this is max pooling.
     """
     dim = x.ndim - 2
-    widths, pool = ((0, 1),) * dim, _MAX_POOLS[dim]
+    widths, pool = ((0, 1),) * dim, MAX_POOLS[dim]
     if down is None:
         even = mode == "circular"  # then no window reaches over the border
         return sample(None, pool(x if even else pad(x, widths, mode), 2, 2), x, 2)
     if select == "output":
-        return sample(down, pool(pad(x, widths, mode), 2, 1), x, 2)
+        return sample(down, max_filter(pad(x, widths, mode), 2), x, 2)
     phase = down.choose(x)
     kept_only = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
     if down.antialias is None and kept_only and not phase.dtype.is_floating_point:
         y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
     else:
-        y = down(pool(pad(x, widths, mode), 2, 1), phase=phase)
+        y = down(max_filter(pad(x, widths, mode), 2), phase=phase)
     return y, _step(phase, x, 2)
 
 
