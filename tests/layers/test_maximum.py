@@ -24,6 +24,12 @@ def test_is_max_pooling_with_stride_1_ties_and_gradients_too(dim, size):
         assert torch.equal(max_filter(x, size), wanted)
 
 
+def test_one_size_per_axis():
+    x = torch.randn(2, 3, 6, 8)
+    assert torch.equal(max_filter(x, (3, 1)), F.max_pool2d(x, (3, 1), 1))
+    assert torch.equal(max_filter(x, (2, 5)), F.max_pool2d(x, (2, 5), 1))
+
+
 def test_keeps_the_layout():
     x = torch.randn(2, 8, 6, 6).contiguous(memory_format=last_format(4)).requires_grad_()
     y = max_filter(x, 2)

@@ -16,11 +16,11 @@ from torch.nn import functional as F
 from trueshift._adjoint import Slices, Widths
 from trueshift.convert.phases import all_offsets, cut, filter_and_keep
 from trueshift.functional import polyphase_down
+from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
-_MAX = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _POWER: dict[int, Any] = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
 
@@ -183,7 +183,9 @@ class MaxPool(Window):
         self.kernel, self.dilation = kernel, dilation
 
     def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        return _MAX[len(steps)](window, self.kernel, steps, dilation=self.dilation)
+        if max(steps) == 1 and max(self.dilation) == 1:
+            return max_filter(window, self.kernel)
+        return MAX_POOLS[len(steps)](window, self.kernel, steps, dilation=self.dilation)
 
 
 class MeanPool(Window):

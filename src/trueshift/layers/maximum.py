@@ -20,12 +20,12 @@ from trueshift._adjoint import channels_last
 MAX_POOLS: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
 
-def max_filter(x: Tensor, size: int) -> Tensor:
-    """Take the maximum of every window of ``size`` pixels per axis, without stride or border.
+def max_filter(x: Tensor, size: int | tuple[int, ...]) -> Tensor:
+    """Take the maximum of every window of ``size`` pixels, without stride or border.
 
     Args:
         x: ``(B, C, *spatial)``.
-        size: Pixels per axis, at least 1.
+        size: Pixels of all axes, or one number per axis; at least 1.
 
     Returns:
         ``(B, C, *(spatial - size + 1))``, what max pooling with stride 1 gives. Where several
@@ -37,10 +37,11 @@ def max_filter(x: Tensor, size: int) -> Tensor:
     """
     if _learns(x) and channels_last(x):  # here max pooling is quick
         return MAX_POOLS[x.ndim - 2](x, size, 1)
+    sizes = (size,) * (x.ndim - 2) if isinstance(size, int) else size
     for axis in range(x.ndim - 1, 1, -1):  # so that ties fall as in max pooling
         reach = 1  # pixels that a value of x stands for by now
-        while reach < size:
-            step = min(reach, size - reach)
+        while reach < sizes[axis - 2]:
+            step = min(reach, sizes[axis - 2] - reach)
             x = _larger_of(x, axis, step)
             reach += step
     return x
