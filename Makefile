@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help quickstart setup test lint format bench clean
+.PHONY: help quickstart setup test lint format bench docs demo clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,12 @@ format: $(READY)  ## mend style
 
 bench: $(READY)  ## measure the layers against plain formulas
 	$(BIN)/python -m benchmarks.layers $(ARGS)
+
+docs: $(READY)  ## build the documentation in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+demo: $(READY)  ## drag an image in the browser, after the quickstart
+	$(BIN)/trueshift demo $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .hypothesis

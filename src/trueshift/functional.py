@@ -41,7 +41,7 @@ def polyphase_split(x: Tensor, stride: Stride) -> Tensor:
     Returns:
         Components ``(B, P, C, *spatial // stride)``.
 
-    Example:
+    Examples:
         >>> x = torch.arange(16.0).view(1, 1, 4, 4)
         >>> polyphase_split(x, stride=2)[0, 1, 0]  # even rows, odd columns
         tensor([[ 1.,  3.],
@@ -63,7 +63,7 @@ def polyphase_merge(components: Tensor, stride: Stride) -> Tensor:
     Returns:
         Feature map ``(B, C, *spatial * stride)``.
 
-    Example:
+    Examples:
         >>> x = torch.arange(24.0).view(1, 2, 4, 3)
         >>> torch.equal(polyphase_merge(polyphase_split(x, (2, 3)), (2, 3)), x)
         True
@@ -100,7 +100,7 @@ def polyphase_down(x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
     Returns:
         ``(B, C, *spatial // stride)``, in the memory format of ``x``.
 
-    Example:
+    Examples:
         >>> x = torch.arange(8.0).view(2, 1, 4)
         >>> polyphase_down(x, torch.tensor([0, 1]), stride=2)
         tensor([[[0., 2.]],
@@ -136,7 +136,7 @@ def polyphase_up(y: Tensor, phase: Tensor, stride: Stride) -> Tensor:
         ``(B, C, *spatial * stride)``: ``y`` at a hard phase and zero elsewhere, or at every phase
         the share of ``y`` that a soft phase says.
 
-    Example:
+    Examples:
         >>> polyphase_up(torch.ones(1, 1, 3), torch.tensor([1]), stride=2)
         tensor([[[0., 1., 0., 1., 0., 1.]]])
     """
@@ -180,7 +180,7 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
     Returns:
         The mean in float64 (float32 where the device has no float64).
 
-    Example:
+    Examples:
         >>> x = torch.tensor([1e8, 1.0, -1e8, 0.5])
         >>> order_free_mean(x, 0) == order_free_mean(x.flip(0), 0)
         tensor(True)

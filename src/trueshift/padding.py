@@ -24,7 +24,7 @@ def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Te
     Returns:
         The extended map.
 
-    Example:
+    Examples:
         >>> pad(torch.tensor([[[1, 2, 3]]]), ((2, 1),), "circular")
         tensor([[[2, 3, 1, 2, 3, 1]]])
     """

@@ -26,7 +26,7 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
     Returns:
         The shifted tensor, of the same shape.
 
-    Example:
+    Examples:
         >>> circular_shift(torch.tensor([1, 2, 3]), 1)
         tensor([3, 1, 2])
     """
@@ -52,7 +52,7 @@ def standard_shift(x: Tensor, size: int | Sequence[int], *offsets: int) -> Tenso
     Returns:
         The window, a view of ``x`` of shape ``(..., *size)``.
 
-    Example:
+    Examples:
         >>> standard_shift(torch.arange(7), 3, 0), standard_shift(torch.arange(7), 3, 1)
         (tensor([2, 3, 4]), tensor([1, 2, 3]))
     """
@@ -95,7 +95,7 @@ def common_region(
     Returns:
         Views of ``a`` and ``b`` of equal spatial sizes, empty if the windows do not meet.
 
-    Example:
+    Examples:
         >>> x = torch.arange(7)
         >>> common_region(standard_shift(x, 3, 0), standard_shift(x, 3, 1), (0,), (1,))
         (tensor([2, 3]), tensor([2, 3]))

@@ -93,7 +93,7 @@ def resolve_shifts(
     Returns:
         Offsets; circular ones between minus half the size and half the size.
 
-    Example:
+    Examples:
         >>> resolve_shifts("all", "circular", (2, 2), (2, 2), 0)
         ((-1, -1), (-1, 0), (0, -1))
     """
@@ -126,7 +126,7 @@ def resolve_shifts(
 def shift_ranges(kind: str, size: tuple[int, int], window: tuple[int, int]) -> list[range]:
     """Return the shifts dy and dx that are possible.
 
-    Example:
+    Examples:
         >>> shift_ranges("circular", (4, 5), (4, 5)), shift_ranges("standard", (4, 5), (3, 3))
         ([range(-2, 2), range(-2, 3)], [range(-1, 1), range(-1, 2)])
     """
@@ -143,7 +143,7 @@ def see(images: Tensor, kind: str, window: tuple[int, int], shift: Offsets) -> T
 def default_window(size: tuple[int, int], multiple: int) -> tuple[int, int]:
     """Return the window of standard shifts: about three quarters of the image, in round numbers.
 
-    Example:
+    Examples:
         >>> default_window((256, 256), 1), default_window((32, 32), 1)
         ((192, 192), (24, 24))
     """

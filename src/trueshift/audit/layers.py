@@ -118,7 +118,7 @@ def map_error(y: Tensor, size: tuple[int, int], shift: Offsets, kind: str) -> fl
     Returns:
         Root mean square of the difference over that of the output, mean over the images.
 
-    Example:
+    Examples:
         >>> x = torch.randn(1, 1, 4, 4)
         >>> map_error(torch.cat([x, circular_shift(x, 1, 0)]), (4, 4), (1, 0), "circular")
         0.0

@@ -64,7 +64,7 @@ def audit(
     Returns:
         The numbers, with ``to_html`` and ``to_json``.
 
-    Example:
+    Examples:
         >>> from trueshift import Sampling, models
         >>> net = models.resnet(Sampling("lps"), (1, 1), (4, 8), num_classes=3, stem="cifar")
         >>> result = audit(net, torch.rand(2, 3, 8, 8))

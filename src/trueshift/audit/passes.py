@@ -231,7 +231,7 @@ class Passes:
 def as_picture(image: Tensor) -> Tensor:
     """Return what a person sees of a normalised image: uint8 ``(3, H, W)``, stretched to 0..255.
 
-    Example:
+    Examples:
         >>> as_picture(torch.tensor([[[-1.0, 0.0, 1.0]]]))[0]
         tensor([[  0, 128, 255]], dtype=torch.uint8)
     """

@@ -39,7 +39,7 @@ def without_sampling(model: nn.Module) -> nn.Module:
     Returns:
         The same network.
 
-    Example:
+    Examples:
         >>> from trueshift import Sampling, models
         >>> net = without_sampling(models.resnet18(Sampling("aps"), num_classes=2, stem="cifar"))
         >>> any(isinstance(module, PolyphaseDown) for module in net.modules())

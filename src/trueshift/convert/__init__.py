@@ -68,7 +68,7 @@ def convert(
         ConversionError: With every place that has no equivariant version, and why.
         ValueError: If the example's size is not a multiple of the total stride.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
         >>> x = torch.randn(1, 3, 8, 8)
         >>> new = convert(net, "aps", x).eval()
@@ -106,7 +106,7 @@ def plan(
     Returns:
         The plan; its ``refusals`` say what cannot be converted.
 
-    Example:
+    Examples:
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
         >>> print(plan(net, torch.randn(1, 3, 8, 8)))
         Sequential: 2 sites, inputs in multiples of 2

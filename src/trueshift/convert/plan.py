@@ -128,7 +128,7 @@ def register_rule(op: Callable[..., Any] | str | type[nn.Module], rule: str) -> 
             inputs must be on one grid. ``"invariant"``: shifting the inputs changes nothing, as
             with global pooling.
 
-    Example:
+    Examples:
         >>> class Wobble(nn.Module):
         ...     def forward(self, x):
         ...         return torch.special.i0(x)

@@ -51,7 +51,7 @@ def make_shapes(num: int, size: int = 32, seed: int = 0) -> tuple[Tensor, Tensor
         Images, uint8 ``(num, 3, size, size)``; labels, int64 ``(num,)``, 0..9; masks, uint8
         ``(num, size, size)``: 0 background, label + 1 on the object.
 
-    Example:
+    Examples:
         >>> images, labels, masks = make_shapes(20, size=16)
         >>> images.shape, sorted(labels[:10].tolist()) == list(range(10))
         (torch.Size([20, 3, 16, 16]), True)

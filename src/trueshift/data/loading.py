@@ -190,7 +190,7 @@ def whole_batch(batch: Any) -> Any:
 def sample_seed(*parts: int) -> int:
     """Return a seed that follows from all parts, the same on every machine.
 
-    Example:
+    Examples:
         >>> sample_seed(0, 1) != sample_seed(1, 0)
         True
     """

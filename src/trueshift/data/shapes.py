@@ -24,7 +24,7 @@ class Shapes(ImageDataModule):
         num_workers: Processes that make batches; with data in memory none is quickest.
         seed: Seed of the pictures and of the order.
 
-    Example:
+    Examples:
         >>> data = Shapes(num_train=64, num_val=32, num_test=32, batch_size=16)
         >>> data.setup("fit")
         >>> images, labels = next(iter(data.train_dataloader()))

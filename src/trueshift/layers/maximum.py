@@ -31,7 +31,7 @@ def max_filter(x: Tensor, size: int | tuple[int, ...]) -> Tensor:
         ``(B, C, *(spatial - size + 1))``, what max pooling with stride 1 gives. Where several
         pixels of a window share the maximum, the gradient goes to the first one, as there.
 
-    Example:
+    Examples:
         >>> max_filter(torch.tensor([[[3.0, 1.0, 2.0]]]), 2)
         tensor([[[3., 2.]]])
     """

@@ -203,7 +203,7 @@ def LPD(
     Returns:
         A :class:`PolyphaseDown` with a :class:`ConvSelector`.
 
-    Example:
+    Examples:
         >>> down = LPD(4).eval()
         >>> y, phase = down(torch.randn(2, 4, 8, 8), return_phase=True)
         >>> y.shape, phase.shape
@@ -248,7 +248,7 @@ def APS(
     Returns:
         A :class:`PolyphaseDown` with a :class:`NormSelector`.
 
-    Example:
+    Examples:
         >>> APS(1, dim=1)(torch.tensor([[[1.0, 5.0, 2.0, 4.0]]]))
         tensor([[[5., 4.]]])
     """
@@ -279,7 +279,7 @@ def LPU(
     Returns:
         A :class:`PolyphaseUp`, called with the map and the phase.
 
-    Example:
+    Examples:
         >>> up = LPU(1, antialias="tri3", dim=1)
         >>> up(torch.tensor([[[1.0, 3.0]]]), torch.tensor([0]))
         tensor([[[1., 2., 3., 2.]]])

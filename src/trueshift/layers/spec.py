@@ -50,7 +50,7 @@ class Sampling:
             operation runs strided, at the price of a plain network; the guarantee is the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
 
-    Example:
+    Examples:
         >>> spec = Sampling("lps", antialias="tri3", hidden="eighth")
         >>> spec.down(64).selector.conv1.out_channels
         8

@@ -20,7 +20,7 @@ def predicted_labels(preds: Tensor, spatial: int = 0) -> Tensor:
     Returns:
         Labels ``(B, *spatial)``, int64.
 
-    Example:
+    Examples:
         >>> predicted_labels(torch.tensor([[0.1, 0.7, 0.2]]))
         tensor([1])
     """
@@ -57,7 +57,7 @@ def agreement(
     Returns:
         Shares ``(B,)``, float64, 0 where nothing counts; and boolean ``(B,)``: something counts.
 
-    Example:
+    Examples:
         >>> a, b = torch.tensor([[1, 2, 3, 3]]), torch.tensor([[1, 2, 0, 0]])
         >>> agreement(a, b, where=a < 3)
         (tensor([1.], dtype=torch.float64), tensor([True]))
@@ -84,7 +84,7 @@ def wilson_interval(fraction: float, num: int, confidence: float = 0.95) -> tupl
     Returns:
         Lower and upper end, within [0, 1]; ``(0, 1)`` without samples.
 
-    Example:
+    Examples:
         >>> low, high = wilson_interval(1.0, 100)
         >>> round(low, 3), high
         (0.963, 1.0)

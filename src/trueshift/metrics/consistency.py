@@ -33,7 +33,7 @@ class CircularConsistency(Consistency):
         confidence: Level of :attr:`interval`.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> metric = CircularConsistency()
         >>> metric.update(torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 3, 0]))
@@ -86,7 +86,7 @@ class ShiftConsistency(Consistency):
         confidence: Level of :attr:`interval`.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> metric = ShiftConsistency(size=6, max_shift=2)
         >>> metric.update(lambda images: images.mean((2, 3)), torch.ones(4, 3, 8, 8))
@@ -163,7 +163,7 @@ class MaskCircularConsistency(CircularConsistency):
         ignore_index: Label of the pixels that do not count.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> metric = MaskCircularConsistency()
         >>> images = [torch.rand(3, 8, 8), torch.rand(3, 6, 10)]
@@ -207,7 +207,7 @@ class MaskShiftConsistency(ShiftConsistency):
         ignore_index: Label of the pixels that do not count.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
-    Example:
+    Examples:
         >>> import torch
         >>> metric = MaskShiftConsistency(max_shift=4)
         >>> metric.update(lambda image: image, torch.rand(2, 3, 12, 16))

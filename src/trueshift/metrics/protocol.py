@@ -23,7 +23,7 @@ def random_pairs(
     Returns:
         int64 ``(B, num_pairs, 2, 2)``: image, pair, first or second view, (vertical, horizontal).
 
-    Example:
+    Examples:
         >>> random_pairs(4, 3, max_shift=32, generator=torch.Generator().manual_seed(0)).shape
         torch.Size([4, 3, 2, 2])
     """
@@ -33,7 +33,7 @@ def random_pairs(
 def process_generator(seed: int) -> torch.Generator:
     """Return a CPU generator of its own, seeded with ``seed`` plus the rank of this process.
 
-    Example:
+    Examples:
         >>> process_generator(3).initial_seed()
         3
     """

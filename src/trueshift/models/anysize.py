@@ -23,7 +23,7 @@ def extend(x: Tensor, multiple: int, value: float = 0.0, dim: int = 2) -> Tensor
     Returns:
         The extended maps; ``x`` itself if its sizes fit.
 
-    Example:
+    Examples:
         >>> extend(torch.ones(1, 5, 8), 4).shape
         torch.Size([1, 8, 8])
     """
@@ -54,7 +54,7 @@ def segment(model: nn.Module, images: Tensor, *, multiple: int | None = None) ->
     Returns:
         Logits ``(B, num_classes, *spatial)``.
 
-    Example:
+    Examples:
         >>> from trueshift.layers.spec import Sampling
         >>> from trueshift.models.unet import unet
         >>> model = unet(Sampling("lps", "tri3"), num_classes=2, widths=(4, 8, 8)).eval()

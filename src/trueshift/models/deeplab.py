@@ -173,7 +173,7 @@ def deeplabv3plus_resnet18(
         up: ``"polyphase"``, ``"linear"`` or ``None``; see :class:`DeepLabV3Plus`.
         options: Further arguments of :func:`resnet18`, for instance ``weights``.
 
-    Example:
+    Examples:
         >>> model = deeplabv3plus_resnet18(Sampling("lps", "tri3", hidden=4), num_classes=3).eval()
         >>> x = torch.randn(1, 3, 64, 64)
         >>> torch.equal(model(x.roll(5, 2)), model(x).roll(5, 2))

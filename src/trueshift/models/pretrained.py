@@ -84,7 +84,7 @@ def load_authors_checkpoint(
     Returns:
         The same network.
 
-    Example:
+    Examples:
         >>> import trueshift as ts
         >>> model = ts.models.resnet18(ts.Sampling("stride"), num_classes=10, stem="cifar")
         >>> ts.models.load_authors_checkpoint(model, {})

@@ -316,7 +316,7 @@ def resnet18(
             so does the last layer if ``num_classes`` differs.
         options: Further arguments of :class:`ResNet`.
 
-    Example:
+    Examples:
         >>> model = resnet18(Sampling("lps", hidden="eighth"), num_classes=10, stem="cifar").eval()
         >>> import torch
         >>> x = torch.randn(1, 3, 32, 32)
@@ -390,7 +390,7 @@ def resnet(
 ) -> ResNet:
     """Build a residual network of any depth and width; arguments as for :class:`ResNet`.
 
-    Example:
+    Examples:
         >>> small = resnet(Sampling("aps"), (1, 1, 1), (16, 32, 64), num_classes=10, stem="cifar")
         >>> small.required_multiple
         4

@@ -133,7 +133,7 @@ def resnet9(
 ) -> ResNet9:
     """Build a :class:`ResNet9`, with the same arguments.
 
-    Example:
+    Examples:
         >>> import torch
         >>> model = resnet9(Sampling("lps", hidden="eighth")).eval()
         >>> x = torch.randn(1, 3, 32, 32)

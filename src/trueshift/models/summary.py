@@ -61,7 +61,7 @@ def summary(model: nn.Module) -> Summary:
     Returns:
         A list of :class:`Site` that prints as a table.
 
-    Example:
+    Examples:
         >>> from trueshift import Sampling, models
         >>> net = models.resnet18(Sampling("lps", hidden="eighth"), num_classes=10, stem="cifar")
         >>> [site.name for site in summary(net) if site.kind == "down"]

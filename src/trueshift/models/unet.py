@@ -123,7 +123,7 @@ def unet(
         dim: Number of spatial axes; ``None`` means that of ``spec``.
         up: See :class:`UNet`.
 
-    Example:
+    Examples:
         >>> model = unet(Sampling("lps", "tri3"), 1, 2, widths=(8, 16), dim=1).eval()
         >>> x = torch.randn(1, 1, 12)
         >>> torch.equal(model(x.roll(5, 2)), model(x).roll(5, 2))

@@ -26,7 +26,7 @@ def data_uri(pixels: Tensor) -> str:
     Returns:
         ``data:image/png;base64,...``
 
-    Example:
+    Examples:
         >>> data_uri(torch.zeros(1, 2, 2, dtype=torch.uint8))[:22]
         'data:image/png;base64,'
     """
@@ -70,7 +70,7 @@ def heat_picture(shares: Tensor, lowest: float) -> Tensor:
 def signed_picture(values: Tensor) -> Tensor:
     """Colour values ``(H, W)``, uint8 with 128 for 0: red above, white, blue below.
 
-    Example:
+    Examples:
         >>> signed_picture(torch.tensor([[1, 128, 255]], dtype=torch.uint8))[:, 0].T.tolist()
         [[33, 102, 172], [255, 255, 255], [178, 24, 43]]
     """

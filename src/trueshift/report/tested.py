@@ -82,7 +82,7 @@ def set_aside(path: Path) -> None:
 def budget(pixels: int) -> tuple[int, int]:
     """Return how many images to shift, and how many shifts of each, for images of so many pixels.
 
-    Example:
+    Examples:
         >>> budget(32 * 32), budget(224 * 224), budget(528 * 528)
         ((16, 64), (16, 20), (4, 15))
     """

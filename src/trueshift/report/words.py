@@ -8,7 +8,7 @@ from trueshift.audit.results import BREAKS, AuditResult, Measurement
 def percent(fraction: float) -> str:
     """Write a fraction in percent; only what is exactly 0 or 1 reads 0 % or 100 %.
 
-    Example:
+    Examples:
         >>> percent(0.1234), percent(0.99999), percent(1.0), percent(0.00001)
         ('12.3 %', '> 99.9 %', '100 %', '< 0.1 %')
     """
@@ -24,7 +24,7 @@ def percent(fraction: float) -> str:
 def number(value: float) -> str:
     """Write a number shortly.
 
-    Example:
+    Examples:
         >>> number(0.0), number(0.123456), number(1234567.0), number(2.5e-7)
         ('0', '0.123', '1.23e+06', '2.5e-07')
     """
@@ -34,7 +34,7 @@ def number(value: float) -> str:
 def shift_text(shift: tuple[int, int]) -> str:
     """Say where a shift goes.
 
-    Example:
+    Examples:
         >>> shift_text((3, -1)), shift_text((0, 0))
         ('3 px down, 1 px left', 'no shift')
     """

@@ -22,7 +22,7 @@ class MultiStep:
         milestones: Numbers of epochs after which the rate falls.
         factor: What the rate is multiplied with.
 
-    Example:
+    Examples:
         >>> [MultiStep((30, 60))(epoch, 90) for epoch in (0, 30)]
         [1.0, 0.1]
     """

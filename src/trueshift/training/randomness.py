@@ -15,7 +15,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 def step_seed(*numbers: int) -> int:
     """Mix numbers, for instance seed, rank, epoch and batch, into one seed.
 
-    Example:
+    Examples:
         >>> step_seed(0, 1) == step_seed(0, 1), step_seed(0, 1) == step_seed(1, 0)
         (True, False)
     """

@@ -27,7 +27,7 @@ class StepDecay:
         factor: What tau is multiplied with.
         minimum: What tau never falls below.
 
-    Example:
+    Examples:
         >>> [StepDecay()(epoch) for epoch in (1, 10, 11)]
         [1.0, 1.0, 0.85]
     """
@@ -63,7 +63,7 @@ class MultiRateLinear:
         softmax_from: Epoch from which selectors use a plain softmax, in training and in testing
             (the paper's standard-shift setting: the last 28 epochs).
 
-    Example:
+    Examples:
         >>> MultiRateLinear(((1, 1.0), (3, 0.5)))(2)
         0.75
     """
