@@ -31,7 +31,17 @@ HEAVY = {
     "torchmetrics",
     "torchvision",
 }
-MAY_BE_HEAVY = {"audit", "benchmark", "cli", "convert", "data", "metrics", "models", "report", "training"}
+MAY_BE_HEAVY = {
+    "audit",
+    "benchmark",
+    "cli",
+    "convert",
+    "data",
+    "metrics",
+    "models",
+    "report",
+    "training",
+}
 
 
 def imported_modules(path):

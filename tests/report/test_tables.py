@@ -7,7 +7,8 @@ import yaml
 
 from trueshift.layers.spec import Sampling
 from trueshift.report import build_table, find_results, render
-from trueshift.report.paper import METHODS, TABLES
+from trueshift.report.ours import TABLES
+from trueshift.report.paper import METHODS
 from trueshift.report.tables import belongs
 
 OURS = ("cifar10-fast", "voc-small")

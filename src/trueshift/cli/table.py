@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from trueshift.report.paper import TABLES
+from trueshift.report.ours import TABLES
 from trueshift.report.tables import FORMATS, build_table, find_results, render
 
 

@@ -266,76 +266,12 @@ TIME = Table(
     TABLE_4,
 )
 
-
-def _small(method: str, antialias: str, network: str, up: str) -> Row:
-    key = {
-        "data": "shapes",
-        "network": NETWORKS[network],
-        "method": METHODS[method],
-        "antialias": FILTERS[antialias],
-        "padding_mode": "circular",
-        "up": up,
-    }
-    return Row(method, antialias, network, key, None)
-
-
-VOC_SMALL = Table(
-    None,
-    "Segmentation of the built-in shapes with circular shifts, small networks and budgets"
-    " (recipes/voc/small_*.yaml)",
-    {
-        "miou": "mIoU",
-        "shifted_miou": "mIoU, shifted",
-        "circular_consistency": "mASCC",
-        "bitwise_equal": "Bitwise equal",
-    },
-    (
-        _small("DeepLabV3+", "-", "DeepLabV3+ ResNet-18", "linear"),
-        _small("LPF", "Rect-2", "DeepLabV3+ ResNet-18", "linear"),
-        _small("DDAC", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
-        _small("APS", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
-        _small("LPD only", "Adapt-3", "DeepLabV3+ ResNet-18", "linear"),
-        _small("LPS", "Adapt-3", "DeepLabV3+ ResNet-18", "polyphase"),
-        _small("LPS", "Tri-3", "DeepLabV3+ ResNet-18", "polyphase"),
-        _small("Baseline", "-", "U-Net", "linear"),
-        _small("LPS", "Tri-3", "U-Net", "polyphase"),
-    ),
-)
-
-
-def _fast(row: Row) -> Row:
-    key = {**row.key, "network": "resnet9", "select": "output"}
-    return Row(row.method, row.antialias, "ResNet-9", key, None, row.numbers)
-
-
-_FAST = [
-    _fast(row) for row in CIFAR10.rows if row.method != "APS" or row.antialias in ("-", "Tri-3")
-]
-CIFAR10_FAST = Table(
-    None,
-    "CIFAR-10 in minutes on one core (recipes/cifar10/fast_*.yaml), beside the paper's table 1"
-    " (ResNet-18, 50,000 images, 250 epochs)",
-    {
-        "accuracy": "Acc.",
-        "shifted_accuracy": "Acc., shifted",
-        "circular_consistency": "C-Cons.",
-        "bitwise_equal": "Bitwise equal",
-    },
-    (
-        *_FAST[:3],
-        Row("LPS, select on input", "-", "ResNet-9", {**_FAST[2].key, "select": "input"}, None),
-        *_FAST[3:],
-    ),
-)
-
 TABLES = {
     "cifar10": CIFAR10,
-    "cifar10-fast": CIFAR10_FAST,
     "imagenet-circular": IMAGENET_CIRCULAR,
     "imagenet-standard": IMAGENET_STANDARD,
     "params": PARAMS,
     "time": TIME,
     "voc-circular": VOC_CIRCULAR,
-    "voc-small": VOC_SMALL,
     "voc-standard": VOC_STANDARD,
 }

@@ -12,7 +12,8 @@ from typing import Any
 
 from trueshift._validate import check_choice
 from trueshift.layers.spec import Sampling
-from trueshift.report.paper import TABLES, Row, Table
+from trueshift.report.ours import TABLES
+from trueshift.report.paper import Row, Table
 
 FILE_NAME = "results.json"
 FORMATS = ("markdown", "latex", "json")
@@ -87,7 +88,7 @@ def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
     Parameters are counted from the networks themselves; they need no results.
 
     Args:
-        name: A key of :data:`trueshift.report.paper.TABLES`, for instance ``"cifar10"``.
+        name: A key of :data:`trueshift.report.ours.TABLES`, for instance ``"cifar10"``.
         results: What :func:`find_results` gave.
     """
     check_choice("table", "name", name, tuple(TABLES))
