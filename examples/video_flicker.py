@@ -95,12 +95,13 @@ def write_gif(clip: Tensor, found: dict[str, Tensor], path: Path) -> Path:
     pages: list[Any] = []
     for now, frame in enumerate(clip):
         page = Image.new("RGB", (wide, wide + 44 * len(found)), "white")
-        page.paste(Image.fromarray(frame.permute(1, 2, 0).numpy()).resize((wide, wide)))
+        picture = Image.fromarray(frame.permute(1, 2, 0).numpy())
+        page.paste(picture.resize((wide, wide), Image.Resampling.NEAREST))
         draw = ImageDraw.Draw(page)
         for row, (name, labels) in enumerate(found.items()):
             top = wide + 44 * row
             label = int(labels[now])
-            draw.text((6, top + 4), f"{name}: {ts.data.SHAPE_NAMES[label]}", COLOURS[label])
+            draw.text((6, top + 4), f"{name}: {ts.data.SHAPE_NAMES[label]}", "black")
             for t in range(now + 1):
                 left, right = (6 + (wide - 12) * k // len(clip) for k in (t, t + 1))
                 draw.rectangle((left, top + 22, right, top + 38), COLOURS[int(labels[t])])
