@@ -1,3 +1,5 @@
+import sys
+
 import pytest
 import torch
 from networks import trained
@@ -60,7 +62,7 @@ def test_a_converted_network_as_onnx(tmp_path, capsys):
 
 
 def test_exit_code_if_the_file_differs(saved, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("trueshift.export.check.TOLERANCE", -1.0)
+    monkeypatch.setattr(sys.modules["trueshift.export.check"], "TOLERANCE", -1.0)
     words = ["export", saved, "--out", str(tmp_path / "a.pt2"), "--size", "8", "--dynamic", "none"]
     assert main.main(words) == 1
     assert "DIFFERS from torch" in capsys.readouterr().out
