@@ -79,8 +79,9 @@ def pick(blocks: Tensor, phase: Tensor, stride: tuple[int, ...], *, last: bool =
     ordered = _offsets_first(blocks, len(stride), last)
     if ordered.stride(-1) == 1 and image_by_image(ordered, math.prod(stride) * _PICK_ELEMENTS):
         picked = blocks.new_empty(ordered.shape[0], *ordered.shape[1 + len(stride) :])
+        offsets = list(itertools.product(*map(range, stride)))
         for image, source, place in zip(picked, ordered, phase.tolist(), strict=True):
-            image.copy_(source[phase_offsets(place, stride)])
+            image.copy_(source[offsets[place]])
     else:
         picked = ordered[_per_image(phase, stride)]
     return picked.movedim(-1, 1) if last else picked
@@ -283,9 +284,8 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> Iterator[Sli
 
 def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
     """Wrap the borders and cut the window at each image's hard phase, in one copy."""
-    sizes, out_sizes = x.shape[2:], []
-    for size, step, pair in zip(sizes, stride, widths, strict=True):
-        out_sizes.append(size + sum(pair) - step + 1)
+    sizes = x.shape[2:]
+    out_sizes = [n + sum(pair) - s + 1 for n, s, pair in zip(sizes, stride, widths, strict=True)]
     pieces = [
         list(_pieces(offsets, out_sizes, sizes, widths))
         for offsets in itertools.product(*map(range, stride))

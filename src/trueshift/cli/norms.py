@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,7 @@ def run(args: argparse.Namespace) -> int:
     network = load_network(str(args.checkpoint)).model
     data = _data(args.checkpoint.parent.parent / "config.yaml")
     data.setup("test")
-    batches = list(data.test_dataloader())[: args.limit]
-    found = compare_with_norms(network, batches)
+    found = compare_with_norms(network, itertools.islice(data.test_dataloader(), args.limit))
     print(f"{found.num_images} images")
     print(f"accuracy {found.accuracy:.2%}, with the selectors of APS {found.norm_accuracy:.2%}")
     for name, share in found.same_choice.items():

@@ -6,6 +6,7 @@ Its shape is that of the bodies with which CIFAR-10 is trained in minutes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -123,15 +124,8 @@ class ResNet9(nn.Module):
 
 
 @saveable
-def resnet9(
-    spec: Sampling,
-    num_classes: int = 10,
-    stem: int = 16,
-    widths: Sequence[int] = (32, 64, 128),
-    residual: Sequence[bool] = (False, True, True),
-    in_channels: int = 3,
-) -> ResNet9:
-    """Build a :class:`ResNet9`, with the same arguments.
+def resnet9(spec: Sampling, num_classes: int = 10, **options: Any) -> ResNet9:
+    """Build a :class:`ResNet9`; ``options`` are its further arguments.
 
     Examples:
         >>> import torch
@@ -140,4 +134,4 @@ def resnet9(
         >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
         True
     """
-    return ResNet9(spec, num_classes, stem, widths, residual, in_channels)
+    return ResNet9(spec, num_classes, **options)
