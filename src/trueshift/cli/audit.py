@@ -15,10 +15,9 @@ from trueshift.audit.folder import FolderImages
 from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.results import AuditResult
-from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, NETWORK_HELP, Loaded, load_network
 from trueshift.report.html import summary_lines, verdict, write_html
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BUILT_IN_IMAGES = 20
 
 

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from trueshift.audit.folder import FolderImages
-from trueshift.cli.networks import NETWORK_HELP, load_network
+from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, NETWORK_HELP, load_network
 from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
 from trueshift.report.demo import Demo, Shown, serve
 
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BUILT_IN = ("baseline", "lps")
 
 

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trueshift.cli.networks import Loaded, load_network
+from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, Loaded, load_network
 
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 FILES = ".ckpt of a run, or .safetensors of trueshift.save"
 
 

@@ -113,7 +113,7 @@ class DeepLabV3Plus(nn.Module):
         super().__init__()
         check_positive("DeepLabV3Plus", num_classes=num_classes)
         self.spec, self.backbone = spec, backbone
-        backbone.fc = nn.Identity()  # type: ignore[assignment]
+        backbone.fc = nn.Identity()
         strides = [stage[0].stride for stage in backbone.stages]  # type: ignore[index]
         num_steps = sum(stride > 1 for stride in strides)
         self.classifier = Decoder(

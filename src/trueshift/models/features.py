@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trueshift._adjoint import unravel
 from trueshift._validate import check_map, nearest_multiples
@@ -62,6 +64,26 @@ class Feature(NamedTuple):
             total += torch.stack([p * r for p, r in zip(parts, reached, strict=True)], dim=1)
             reached = [r * s for r, s in zip(reached, step.stride, strict=True)]
         return total
+
+
+class StagedClassifier(nn.Module, ABC):
+    """A classifier on the map of its last stage; a subclass says how the stages make their maps."""
+
+    avgpool: nn.Module
+    fc: nn.Module
+
+    def forward(self, x: Tensor) -> Tensor:
+        for feature in self._features(x):
+            last = feature  # the maps before it need not be kept
+        return self.fc(self.avgpool(last.x))
+
+    def features(self, x: Tensor) -> list[Feature]:
+        """Return the map of every stage, with its phases and strides."""
+        return list(self._features(x))
+
+    @abstractmethod
+    def _features(self, x: Tensor) -> Iterator[Feature]:
+        """Yield the map of every stage."""
 
 
 def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2) -> None:

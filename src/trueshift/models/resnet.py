@@ -15,7 +15,7 @@ from trueshift._validate import check_choice, check_positive
 from trueshift.layers.conv import SameConv, SameConv2d, same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, Step, check_image
+from trueshift.models.features import Feature, StagedClassifier, Step, check_image
 from trueshift.models.pretrained import Weights, load_weights
 from trueshift.models.sampling import build_down, conv_and_sample, max_and_sample, sample
 from trueshift.models.saving import saveable
@@ -108,7 +108,7 @@ BLOCKS: dict[str, type[BasicBlock] | type[Bottleneck]] = {
 }
 
 
-class ResNet(nn.Module):
+class ResNet(StagedClassifier):
     """A residual network that samples as ``spec`` says (paper appendix tables A5 and A6).
 
     With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is bitwise the
@@ -203,15 +203,6 @@ class ResNet(nn.Module):
         for stage in self.stages:
             total *= stage[0].stride  # type: ignore[index]
         return total
-
-    def forward(self, x: Tensor) -> Tensor:
-        for feature in self._features(x):
-            last = feature  # the maps before it need not be kept
-        return self.fc(self.avgpool(last.x))
-
-    def features(self, x: Tensor) -> list[Feature]:
-        """Return the map of every stage, with its phases and strides."""
-        return list(self._features(x))
 
     def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet", x, self.in_channels, self.required_multiple)

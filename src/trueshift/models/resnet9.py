@@ -15,7 +15,7 @@ from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, Step, check_image
+from trueshift.models.features import Feature, StagedClassifier, Step, check_image
 from trueshift.models.resnet import initialize
 from trueshift.models.sampling import build_down, conv_and_sample
 from trueshift.models.saving import saveable
@@ -51,7 +51,7 @@ class Stage(nn.Module):
         return (x if self.residual is None else x + self.residual(x)), step
 
 
-class ResNet9(nn.Module):
+class ResNet9(StagedClassifier):
     """A stem and a few down-sampled stages, some with a residual pair of convolutions.
 
     With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is bitwise the
@@ -103,15 +103,6 @@ class ResNet9(nn.Module):
     def required_multiple(self) -> int:
         """What every image size must be a multiple of."""
         return 2 ** len(self.stages) if self.spec.padding_mode == "circular" else 1
-
-    def forward(self, x: Tensor) -> Tensor:
-        for feature in self._features(x):
-            last = feature  # the maps before it need not be kept
-        return self.fc(self.avgpool(last.x))
-
-    def features(self, x: Tensor) -> list[Feature]:
-        """Return the map of every stage, with its phases and strides."""
-        return list(self._features(x))
 
     def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet9", x, self.in_channels, self.required_multiple)
