@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import trueshift as ts
 from benchmarks import reference
-from trueshift.layers import selectors
+from trueshift.layers import chunks
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]
@@ -285,7 +285,7 @@ class TestEverySelector:
         selector, x = SELECTORS[name]().eval(), torch.randn(7, 3, 8, 12)
         with torch.no_grad():
             expected, phase = selector(x), selector.choose(x)
-            monkeypatch.setattr(selectors, "_CHUNK_ELEMENTS", 2 * x[0].numel())
+            monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * x[0].numel())
             torch.testing.assert_close(selector(x), expected, rtol=1e-6, atol=1e-7)
             assert torch.equal(selector.choose(x), phase)
 

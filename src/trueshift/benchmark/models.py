@@ -153,6 +153,9 @@ ROWS = {
     # Chosen on the input, the convolutions run strided: the plain network is their floor.
     "aps-input": Row('APS, select="input"', Sampling("aps", select="input"), "stride"),
     "lps-input": Row('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "lps-tri3-input": Row(
+        'LPS tri3, select="input"', Sampling("lps", "tri3", select="input"), "lpf-tri3"
+    ),
     "antialiased-cnns": Row("antialiased-cnns, size 3", _antialiased_cnns),
     "timm-blur": Row("timm, aa_layer=BlurPool2d", _timm),
 }

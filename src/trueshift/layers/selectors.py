@@ -8,7 +8,6 @@ claim 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,15 +27,13 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
+from trueshift.layers.chunks import by_chunks
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
 TRAIN_RULES = ("gumbel", "straight", "softmax")
 TEST_RULES = ("argmax", "softmax")
-
-# Large intermediates are made and used for a few images at a time, so that they stay in the cache.
-_CHUNK_ELEMENTS = 2**22
 
 # Norms closer than this are compared again with exact sums; float32 sums over channels err far
 # less.
@@ -118,7 +115,7 @@ class ConvSelector(nn.Module):
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)
         check_divisible("ConvSelector", x, steps)
-        response = _by_chunks(lambda part: self._response(part, steps), x)  # (B * P, 1, h, w)
+        response = by_chunks(lambda part: self._response(part, steps), x)  # (B * P, 1, h, w)
         response = response.to(torch.promote_types(response.dtype, torch.float32))
         axes = (1, *self._axes)
         mean = response.mean(axes) if self.training else order_free_mean(response, axes)
@@ -203,7 +200,7 @@ class NormSelector(nn.Module):
             return order_free_mean(offset_blocks(terms, steps), (1, *axes)).flatten(1)
 
         count = math.prod(x.shape[2:]) // math.prod(steps) * (x.shape[1] if exact else 1)
-        sums = _by_chunks(means, x) * count
+        sums = by_chunks(means, x) * count
         return sums if self.p == 1 else sums.sqrt()
 
     def extra_repr(self) -> str:
@@ -266,13 +263,3 @@ def _check_tau(who: str, tau: float) -> None:
     number = isinstance(tau, int | float) and not isinstance(tau, bool)
     if not (number and math.isfinite(tau) and tau > 0):
         raise ValueError(f"{who}: tau must be a positive number, got {tau!r}.")
-
-
-def _by_chunks(fn: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Apply ``fn`` to a few images at a time where nothing needs to be kept for a backward pass."""
-    per_image = math.prod(x.shape[1:])
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or x.device.type != "cpu":
-        return fn(x)
-    if x.numel() <= _CHUNK_ELEMENTS or per_image == 0:
-        return fn(x)
-    return torch.cat([fn(part) for part in x.split(max(1, _CHUNK_ELEMENTS // per_image))])

@@ -6,10 +6,14 @@ the components of its input, only what is kept need be computed: a strided opera
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trueshift.layers.chunks import by_chunks
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.resample import PolyphaseDown
@@ -32,14 +36,17 @@ def conv_and_sample(
     conv: SameConv, norm: nn.Module, down: PolyphaseDown | None, x: Tensor, stride: int, select: str
 ) -> tuple[Tensor, Step]:
     """Convolve, normalize, apply ReLU and down-sample."""
-    if down is None or select == "output":
-        return sample(down, F.relu(norm(conv(x)), inplace=True), x, stride)
-    phase = down.choose(x)
-    if down.antialias is None:
-        y = F.relu(norm(conv.at(down.fit(x), phase, stride)), inplace=True)
-    else:
-        y = down(F.relu(norm(conv(x)), inplace=True), phase=phase)
-    return y, _step(phase, x, stride)
+    if down is None:
+        return sample(None, F.relu(norm(conv(x)), inplace=True), x, stride)
+    known = (down.choose(x),) if select == "input" else ()
+    if known and down.antialias is None:
+        y = F.relu(norm(conv.at(down.fit(x), *known, stride)), inplace=True)
+        return y, _step(*known, x, stride)
+
+    def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return down(F.relu(norm(conv(part)), inplace=True), phase, return_phase=True)
+
+    return _sample_dense(dense, x, known, conv.out_channels, norm.training, stride)
 
 
 def max_and_sample(
@@ -54,15 +61,32 @@ def max_and_sample(
     if down is None:
         even = mode == "circular"  # then no window reaches over the border
         return sample(None, pool(x if even else pad(x, widths, mode), 2, 2), x, 2)
-    if select == "output":
-        return sample(down, max_filter(pad(x, widths, mode), 2), x, 2)
-    phase = down.choose(x)
+    known = (down.choose(x),) if select == "input" else ()
     kept_only = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-    if down.antialias is None and kept_only and not phase.dtype.is_floating_point:
-        y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
+    if known and down.antialias is None and kept_only and not known[0].dtype.is_floating_point:
+        y = pool(phase_window(down.fit(x), *known, (2,) * dim, widths, mode), 2, 2)
+        return y, _step(*known, x, 2)
+
+    def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
+
+    return _sample_dense(dense, x, known, x.shape[1], down.training, 2)
+
+
+def _sample_dense(
+    dense: Callable[..., tuple[Tensor, Tensor]],
+    x: Tensor,
+    known: tuple[Tensor, ...],
+    channels: int,
+    training: bool,
+    stride: int,
+) -> tuple[Tensor, Step]:
+    """Make a map of the size of ``x`` and down-sample it; at test time a few images at a time."""
+    if training:  # batch norms look at the whole batch
+        y, phase = dense(x, *known)
     else:
-        y = down(max_filter(pad(x, widths, mode), 2), phase=phase)
-    return y, _step(phase, x, 2)
+        y, phase = by_chunks(dense, x, *known, per_image=channels * math.prod(x.shape[2:]))
+    return y, _step(phase, x, stride)
 
 
 def sample(down: nn.Module | None, x: Tensor, before: Tensor, stride: int) -> tuple[Tensor, Step]:

@@ -1,0 +1,59 @@
+"""Working on a few images at a time changes nothing but the memory that is needed."""
+
+import pytest
+import torch
+
+from trueshift import Sampling
+from trueshift.layers import chunks
+from trueshift.layers.chunks import by_chunks
+from trueshift.models import resnet
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_images_are_taken_in_turn_and_results_joined():
+    seen = []
+
+    def double(x, y):
+        seen.append(len(x))
+        return 2 * x, x + y
+
+    x, y = torch.randn(7, 5, 10), torch.randn(7, 1, 1)
+    with torch.no_grad():
+        first, second = by_chunks(double, x, y)
+    assert seen == [2, 2, 2, 1]
+    assert torch.equal(first, 2 * x)
+    assert torch.equal(second, x + y)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_all_at_once_where_a_backward_pass_may_follow():
+    seen = []
+    by_chunks(lambda x: seen.append(len(x)) or x, torch.randn(7, 50))
+    assert seen == [7]
+
+
+@pytest.mark.parametrize("select", ["input", "output"])
+@pytest.mark.parametrize("antialias", [None, "tri3"])
+def test_a_network_gives_the_same_bits_in_chunks(monkeypatch, select, antialias):
+    spec = Sampling("lps", antialias, hidden=4, select=select)
+    model = resnet(spec, (1, 1), (8, 16), num_classes=3).eval()
+    x = torch.randn(5, 3, 32, 32)
+    with torch.inference_mode():
+        whole = model(x)
+        monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * 8 * 32 * 32)
+        assert torch.equal(model(x), whole)
+        assert torch.equal(model(x.roll((3, 6), (2, 3))), whole)
+
+
+def test_batch_norms_in_training_see_the_whole_batch(monkeypatch):
+    model = resnet(Sampling("aps"), (1, 1), (8, 16), num_classes=3).train()
+    x = torch.randn(5, 3, 32, 32)
+    with torch.no_grad():
+        whole = model(x)
+        monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
+        assert torch.equal(model(x), whole)
