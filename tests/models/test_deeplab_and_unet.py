@@ -70,3 +70,14 @@ def test_features_of_segmenters():
     assert strides == [(1, 1), (2, 2), (4, 4)]
     model = ts.models.deeplabv3plus_resnet18(LPS).eval()
     assert [f.stride[0] for f in model.features(torch.randn(1, 3, 64, 64))] == [4, 8, 16, 32]
+
+
+def test_the_decoder_may_be_narrow():
+    narrow = {"widths": (8, 8, 8, 8), "decoder_width": 16}
+    model = ts.models.deeplabv3plus_resnet18(LPS, num_classes=3, **narrow).eval()
+    assert model.classifier.classifier[0].in_channels == 16 + 3
+    assert model.classifier.classifier[0].out_channels == 16
+    x = torch.randn(1, 3, 64, 32)
+    assert torch.equal(model(x.roll(7, 3)), model(x).roll(7, 3))
+    with pytest.raises(ValueError, match="decoder_width"):
+        ts.models.deeplabv3plus_resnet18(LPS, decoder_width=0)

@@ -74,13 +74,14 @@ class Decoder(nn.Module):
         rates: Sequence[int],
         num_steps: int,
         num_classes: int,
+        width: int,
     ) -> None:
         super().__init__()
-        mode, width = spec.padding_mode, 256
-        self.project = _conv_bn_relu(low_channels, 48, 1, mode)
+        mode, low_width = spec.padding_mode, max(width * 3 // 16, 1)
+        self.project = _conv_bn_relu(low_channels, low_width, 1, mode)
         self.aspp = ASPP(in_channels, width, rates, mode)
         self.unpool = build_ups(up, spec, width, num_steps)
-        self.classifier = _conv_bn_relu(width + 48, width, 3, mode)
+        self.classifier = _conv_bn_relu(width + low_width, width, 3, mode)
         self.classifier.append(same_conv(width, num_classes, 1, mode, bias=True))
 
     def forward(self, low: Feature, high: Feature) -> Tensor:
@@ -102,16 +103,22 @@ class DeepLabV3Plus(nn.Module):
         num_classes: Labels.
         up: ``"polyphase"`` (LPU) or ``"linear"``; the paper's "LPD only" is ``"lps"`` with
             ``"linear"``. ``None`` chooses by the method.
+        decoder_width: Channels of the pyramid and of the decoder.
 
     Shape:
         ``(B, 3, H, W)`` to logits ``(B, num_classes, H, W)``.
     """
 
     def __init__(
-        self, spec: Sampling, backbone: ResNet, num_classes: int = 21, up: str | None = None
+        self,
+        spec: Sampling,
+        backbone: ResNet,
+        num_classes: int = 21,
+        up: str | None = None,
+        decoder_width: int = 256,
     ) -> None:
         super().__init__()
-        check_positive("DeepLabV3Plus", num_classes=num_classes)
+        check_positive("DeepLabV3Plus", num_classes=num_classes, decoder_width=decoder_width)
         self.spec, self.backbone = spec, backbone
         backbone.fc = nn.Identity()
         strides = [stage[0].stride for stage in backbone.stages]  # type: ignore[index]
@@ -124,6 +131,7 @@ class DeepLabV3Plus(nn.Module):
             _ATROUS_RATES[4 * 2**num_steps],
             num_steps,
             num_classes,
+            decoder_width,
         )
         self.unpool = build_ups(up, spec, num_classes, num_steps=2)
         resnet.initialize(self.classifier)
@@ -148,11 +156,13 @@ def _deeplab(
     num_classes: int,
     output_stride: int,
     up: str | None,
-    options: dict[str, Any],
+    *,
+    decoder_width: int = 256,
+    **options: Any,
 ) -> DeepLabV3Plus:
     build = getattr(resnet, name)
     backbone = build(spec, num_classes=1, output_stride=output_stride, **options)
-    return DeepLabV3Plus(spec, backbone, num_classes, up)
+    return DeepLabV3Plus(spec, backbone, num_classes, up, decoder_width)
 
 
 @saveable
@@ -171,7 +181,8 @@ def deeplabv3plus_resnet18(
         output_stride: Total stride of the backbone: 32 as in the authors' network, 16 or 8 with
             dilation.
         up: ``"polyphase"``, ``"linear"`` or ``None``; see :class:`DeepLabV3Plus`.
-        options: Further arguments of :func:`resnet18`, for instance ``weights``.
+        options: ``decoder_width`` of :class:`DeepLabV3Plus`, and further arguments of
+            :func:`resnet18`, for instance ``weights``.
 
     Examples:
         >>> model = deeplabv3plus_resnet18(Sampling("lps", "tri3", hidden=4), num_classes=3).eval()
@@ -179,7 +190,7 @@ def deeplabv3plus_resnet18(
         >>> torch.equal(model(x.roll(5, 2)), model(x).roll(5, 2))
         True
     """
-    return _deeplab("resnet18", spec, num_classes, output_stride, up, options)
+    return _deeplab("resnet18", spec, num_classes, output_stride, up, **options)
 
 
 @saveable
@@ -191,7 +202,7 @@ def deeplabv3plus_resnet50(
     **options: Any,
 ) -> DeepLabV3Plus:
     """Build a DeepLabV3+ on a ResNet-50; arguments as for :func:`deeplabv3plus_resnet18`."""
-    return _deeplab("resnet50", spec, num_classes, output_stride, up, options)
+    return _deeplab("resnet50", spec, num_classes, output_stride, up, **options)
 
 
 @saveable
@@ -206,4 +217,4 @@ def deeplabv3plus_resnet101(
 
     Arguments are as for :func:`deeplabv3plus_resnet18`.
     """
-    return _deeplab("resnet101", spec, num_classes, output_stride, up, options)
+    return _deeplab("resnet101", spec, num_classes, output_stride, up, **options)
