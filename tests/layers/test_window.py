@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import trueshift._adjoint as adjoint
+from trueshift._adjoint import picking
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
@@ -42,7 +43,7 @@ def test_cuts_the_window_of_every_phase(shape, stride, widths, elements, last, m
 
 @pytest.mark.parametrize("elements", [0, 2**40], ids=["copies", "gather"])
 def test_keeps_components_by_copies_and_by_a_gather(elements, monkeypatch):
-    monkeypatch.setattr(adjoint, "_PICK_ELEMENTS", elements)
+    monkeypatch.setattr(picking, "_PICK_ELEMENTS", elements)
     x = torch.randn(5, 3, 6, 4).contiguous(memory_format=torch.channels_last)
     phase = torch.tensor([0, 3, 1, 2, 3])
     found = adjoint.HardDown.apply(x, phase, (2, 2))

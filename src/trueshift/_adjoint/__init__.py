@@ -1,0 +1,46 @@
+"""Eager kernels: linear maps written next to their adjoints.
+
+Down-sampling by a phase and up-sampling by the same phase are each other's adjoint, and so are
+wrapping a border and folding it back. Each pair here is two autograd functions that serve as each
+other's backward: no full-size temporary, no slow scatter, and higher derivatives for free. Tracers
+never get here: ``functional.py`` gives them the plain formulas.
+"""
+
+from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows
+from trueshift._adjoint.layout import channels_last, last_format
+from trueshift._adjoint.picking import image_by_image, pick
+from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, SoftUp, SoftWindow
+from trueshift._adjoint.views import (
+    Slices,
+    Widths,
+    component_view,
+    offset_blocks,
+    phase_offsets,
+    phase_slices,
+    unravel,
+    window_slices,
+)
+
+__all__ = [
+    "CircularFold",
+    "CircularPad",
+    "HardDown",
+    "HardUp",
+    "Slices",
+    "SoftDown",
+    "SoftSpread",
+    "SoftUp",
+    "SoftWindow",
+    "Widths",
+    "channels_last",
+    "circular_windows",
+    "component_view",
+    "image_by_image",
+    "last_format",
+    "offset_blocks",
+    "phase_offsets",
+    "phase_slices",
+    "pick",
+    "unravel",
+    "window_slices",
+]
