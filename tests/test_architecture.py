@@ -17,7 +17,7 @@ LEVELS = [
     {"layers"},
     {"functional", "shifts", "padding", "ties"},
     {"_adjoint"},
-    {"_torchvision", "_validate"},
+    {"_files", "_torchvision", "_validate"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = {

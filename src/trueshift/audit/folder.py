@@ -69,6 +69,12 @@ class FolderImages:
         return image, self.labels[_class(path, self.folder)]
 
 
+def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
+    """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
+    images = FolderImages(folder, size, (0.0,) * 3, (1.0,) * 3, num_images)
+    return [(255 * read_image(path, size, 3)).round().byte() for path in images.paths]
+
+
 def read_image(path: Path, size: int | None, channels: int) -> Tensor:
     """Read an image file.
 

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from trueshift._files import written_whole
 from trueshift.benchmark import DTYPES, LAYOUTS, MEASURES, NETWORKS, ROWS, Bench, Setting, measure
 from trueshift.benchmark.meters import machine
 from trueshift.report import speed
@@ -120,10 +121,8 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
 
 def _write(path: Path | None, benches: list[Bench], told: dict[str, Any]) -> None:
     if path is not None:
-        # Through a second file, so that a write cut short never leaves half a result behind.
-        partial = path.with_name(path.name + ".partial")
-        partial.write_text(speed.benches_json(benches, told))
-        partial.replace(path)
+        with written_whole(path) as partial:
+            partial.write_text(speed.benches_json(benches, told))
 
 
 class _Progress:

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from trueshift.audit.folder import FolderImages
+from trueshift.audit.folder import read_pictures
 from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, NETWORK_HELP, load_network
 from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
 from trueshift.report.demo import Demo, Shown, serve
@@ -97,6 +97,4 @@ def pictures(folder: Path | None, num: int, size: int | None) -> Tensor:
     """Return uint8 pictures ``(N, 3, H, W)``: of a folder, or built-in ones."""
     if folder is None:
         return make_shapes(num, size or 32, seed=1_000)[0]
-    images = FolderImages(folder, size or 224, (0.0,) * 3, (1.0,) * 3, num)
-    found = torch.stack([images[k] for k in range(len(images))])  # type: ignore[misc]
-    return (255 * found).round().to(torch.uint8)
+    return torch.stack(read_pictures(folder, size or 224, num))

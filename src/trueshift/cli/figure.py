@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, Loaded, load_network
+from trueshift.cli.runs import data_of
 
 IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 FILES = ".ckpt of a run, or .safetensors of trueshift.save"
@@ -163,24 +164,17 @@ def _images(args: argparse.Namespace) -> _Images:
         print(f"no --images given: built-in pictures of {size} px", file=sys.stderr)
         pictures = list(make_shapes(args.num_images, size, seed=3)[0])
     else:
-        from trueshift.audit.folder import FolderImages
+        from trueshift.audit.folder import read_pictures
 
-        found = FolderImages(args.images, args.size, (0.0,) * 3, (1.0,) * 3, args.num_images)
-        pictures = [(found[k] * 255).round().byte() for k in range(len(found))]  # type: ignore[union-attr]
+        pictures = read_pictures(args.images, args.size, args.num_images)
     return _Images([(x / 255 - mean) / std for x in pictures], pictures)
 
 
 def _normalisation(checkpoint: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return mean and deviation of the data that a run was trained on, as its config tells."""
-    path = Path(checkpoint).parent.parent / "config.yaml"
-    if path.is_file():
-        import yaml
-
-        from trueshift import data
-
-        told = yaml.safe_load(path.read_text()).get("data") or {}
-        kind: Any = getattr(data, told.get("class_path", "").rpartition(".")[2], None)
-        if kind is not None:
-            return kind.mean, kind.std
-    print(f"no {path} that tells the data: images are normalised as ImageNet's", file=sys.stderr)
-    return IMAGENET
+    try:
+        kind, _ = data_of(Path(checkpoint))
+    except FileNotFoundError as error:
+        print(f"{error} Images are normalised as ImageNet's.", file=sys.stderr)
+        return IMAGENET
+    return kind.mean, kind.std

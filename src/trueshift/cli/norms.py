@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 from trueshift.cli.networks import load_network
+from trueshift.cli.runs import data_of
 from trueshift.report.norms import compare_with_norms
 
 
@@ -29,7 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare and print."""
     network = load_network(str(args.checkpoint)).model
-    data = _data(args.checkpoint.parent.parent / "config.yaml")
+    kind, arguments = data_of(args.checkpoint)
+    data = kind(**arguments)
     data.setup("test")
     found = compare_with_norms(network, itertools.islice(data.test_dataloader(), args.limit))
     print(f"{found.num_images} images")
@@ -40,13 +40,3 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         args.json.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
     return 0
-
-
-def _data(config: Path) -> Any:
-    if not config.is_file():
-        raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
-    import yaml
-
-    told = yaml.safe_load(config.read_text())["data"]
-    module, _, name = told["class_path"].rpartition(".")
-    return getattr(importlib.import_module(module), name)(**told.get("init_args", {}))

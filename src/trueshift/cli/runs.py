@@ -1,11 +1,25 @@
-"""Where runs are kept: folders that are counted up."""
+"""Where runs are kept, in folders that are counted up, and what such a folder tells."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
+from typing import Any
 
 
 def new_folder(root: Path) -> Path:
     """Return the first folder ``root/0``, ``root/1``, ... after all that exist."""
     taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
     return root / str(max(taken, default=-1) + 1)
+
+
+def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
+    """Return the data module that a checkpoint was trained with, and its arguments."""
+    config = checkpoint.parent.parent / "config.yaml"
+    if not config.is_file():
+        raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
+    import yaml
+
+    told = yaml.safe_load(config.read_text())["data"]
+    module, _, name = told["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name), told.get("init_args") or {}

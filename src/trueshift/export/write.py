@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim
 
+from trueshift._files import written_whole
 from trueshift._validate import check_choice, check_map
 
 FORMATS = ("onnx", "pt2")
@@ -79,16 +80,11 @@ def export(
     ranges = _ranges(example, multiples, dynamic)
     _check_takes(model, example, multiples, dynamic)
     program, ranges = _trace(_OneInput(model), example, ranges, multiples)
-    # Through a second file, so that a write cut short never leaves a broken one behind.
-    partial = path.with_name(f"{path.stem}.partial.{form}")
-    try:
+    with written_whole(path) as partial:
         if form == "pt2":
             torch.export.save(program, partial)
         else:
             _write_onnx(_OneInput(model), example, _dims(ranges, multiples), partial)
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     sizes = tuple(
         (one[0] * multiple, one[1] and one[1] * multiple)
         if (one := ranges.get(f"size{axis}"))

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch import nn
 
+from trueshift._files import written_whole
 from trueshift.layers.spec import Sampling
 
 FORMAT, FORMAT_VERSION = "trueshift", 1
@@ -77,10 +78,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, overwrite: bool = Fa
         "arguments": json.dumps({k: _to_json(v) for k, v in origin.arguments.items()}),
     }
     state = {name: value.contiguous() for name, value in model.state_dict().items()}
-    # Through a second file, so that a write cut short never leaves a broken model behind.
-    partial = path.with_name(path.name + ".partial")
-    write(state, partial, header)
-    partial.replace(path)
+    with written_whole(path) as partial:
+        write(state, partial, header)
 
 
 def load(path: str | os.PathLike[str]) -> nn.Module:

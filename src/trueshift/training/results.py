@@ -16,6 +16,7 @@ import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from trueshift._files import written_whole
 from trueshift.training.module import NetworkModule
 
 FILE_NAME = "results.json"
@@ -112,6 +113,5 @@ def describe(module: NetworkModule, trainer: Trainer) -> dict[str, Any]:
 def write(results: Mapping[str, Any], path: Path) -> None:
     """Write results to a file at once, so that a reader never sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(results, indent=2, default=str) + "\n")
-    partial.replace(path)
+    with written_whole(path) as partial:
+        partial.write_text(json.dumps(results, indent=2, default=str) + "\n")
