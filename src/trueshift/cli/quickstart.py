@@ -20,6 +20,14 @@ from trueshift.report.quickstart import (
 )
 from trueshift.training.quickstart import ROWS, Budget, quickstart, read_budget
 
+_BUDGET = {
+    "epochs": "passes over the training pictures",
+    "num_train": "pictures to train on",
+    "num_test": "pictures to test on",
+    "num_pairs": "pairs of shifts per test picture",
+    "seed": "of pictures, weights and order",
+}
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
@@ -30,10 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to write (runs)")
     parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with a stopped run")
-    for name in ("epochs", "num_train", "num_test", "num_pairs", "seed"):
-        default = getattr(budget, name)
-        option = f"--{name.replace('_', '-')}"
-        parser.add_argument(option, type=int, help=f"({default})")
+    for name, text in _BUDGET.items():
+        option, default = f"--{name.replace('_', '-')}", getattr(budget, name)
+        parser.add_argument(option, type=int, metavar="N", help=f"{text} ({default})")
 
 
 def run(args: argparse.Namespace) -> int:
