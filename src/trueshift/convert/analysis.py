@@ -15,19 +15,8 @@ from trueshift.convert.calls import Call, read_call
 from trueshift.convert.errors import Refusal, Refused
 from trueshift.convert.lattice import Digit, Lattice, Phase, Space
 from trueshift.convert.trace import Traced
-from trueshift.convert.values import (
-    BATCH,
-    CONSTANT,
-    OTHER,
-    Frame,
-    Kind,
-    Plain,
-    Tokens,
-    Value,
-    data_of,
-    plain,
-    values_in,
-)
+from trueshift.convert.trees import leaves, map_leaves
+from trueshift.convert.values import BATCH, OTHER, Kind, Tokens, Value, data_of, plain, values_in
 
 Rule = Callable[["Analysis", Call], Any]
 
@@ -120,7 +109,7 @@ class Analysis:
         args, kwargs = self.look(node.args), self.look(node.kwargs)
         if node.op == "output":
             return args[0]
-        if _holds_unknown((args, kwargs)):
+        if any(leaf is UNKNOWN for leaf in leaves((args, kwargs))):
             return UNKNOWN
         module = self._module(node)
         call = read_call(node, module, args, kwargs, self.attribute)
@@ -164,9 +153,7 @@ class Analysis:
 
     def look(self, tree: Any) -> Any:
         """Replace nodes by their values."""
-        return fx.node.map_aggregate(
-            tree, lambda item: self.env[item] if isinstance(item, fx.Node) else item
-        )
+        return map_leaves(lambda leaf: self.env[leaf] if isinstance(leaf, fx.Node) else leaf, tree)
 
     def attribute(self, name: str) -> Any:
         """Return a parameter or buffer of the network."""
@@ -190,12 +177,8 @@ class Analysis:
         fixed = all(value.fixed for value in values)
         if isinstance(result, Tensor):
             kinds: list[Kind] = [OTHER] * result.ndim
-            batched = any(
-                v.kinds[:1] == (BATCH,) and len(v.data) == len(result)
-                for v in values
-                if result.ndim and v.data.ndim
-            )
-            if batched:
+            size = result.shape[:1]
+            if any(v.kinds[:1] == (BATCH,) and v.data.shape[:1] == size for v in values):
                 kinds[0] = BATCH
             return Value(result, tuple(kinds), fixed)
         if isinstance(result, tuple) and type(result) is not torch.Size:
@@ -227,51 +210,7 @@ class Analysis:
         spaces = self.lattice.add_root(tuple(data.shape[2:]))
         return Value(data, (BATCH, OTHER, *spaces))
 
-    # What several rules need
-
-    def same(self, a: Kind, b: Kind) -> None:
-        """Make two axes that meet the same grid."""
-        if isinstance(a, Space) and isinstance(b, Space):
-            self.lattice.unify(a, b)
-        elif isinstance(a, Tokens) and isinstance(b, Tokens) and len(a.spaces) == len(b.spaces):
-            for one, other in zip(a.spaces, b.spaces, strict=True):
-                self.lattice.unify(one, other)
-        elif isinstance(a, Frame) and isinstance(b, Frame) and a.origin == b.origin:
-            self.lattice.unify(a.space, b.space)
-        elif a != b:
-            raise Refused(
-                "a spatial axis meets an axis of another meaning.",
-                "Keep space and channels on their own axes.",
-            )
-
-    def join(self, entries: Sequence[tuple[Value, int]]) -> Kind:
-        """Return the meaning of an axis in which several tensors meet, position by position."""
-        kinds = [value.kinds[axis] for value, axis in entries]
-        spatial = [kind for kind in kinds if not isinstance(kind, Plain)]
-        for kind in spatial[1:]:
-            self.same(spatial[0], kind)
-        longer = [(v, axis) for v, axis in entries if v.data.shape[axis] > 1]
-        if not spatial:
-            if BATCH in kinds:
-                return BATCH
-            others = [v.kinds[axis] for v, axis in longer]
-            return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
-        for value, axis in longer:
-            if isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis):
-                raise Refused(
-                    "a map meets a tensor that differs from position to position (a learned or"
-                    " fixed position embedding, coordinates, or a bias of relative positions).",
-                    "Remove it, or make it depend on the image.",
-                )
-        return spatial[0]
-
-    def broadcast(self, values: Sequence[Value], ndim: int) -> tuple[Kind, ...]:
-        """Join tensors axis by axis, as broadcasting does."""
-        kinds: list[Kind] = []
-        for axis in range(-ndim, 0):
-            entries = [(v, v.data.ndim + axis) for v in values if v.data.ndim + axis >= 0]
-            kinds.append(self.join(entries) if entries else OTHER)
-        return tuple(kinds)
+    # Sizes
 
     def size_of(self, space: Space) -> int:
         """Length of an axis in the converted network."""
@@ -291,15 +230,12 @@ class Analysis:
     def required_multiple(self, dim: int) -> tuple[int, ...]:
         """Of what number each axis of the inputs must be a multiple."""
         multiple = [1] * dim
-        spaces = [space for value in self._all_values() for space in _spaces(value)]
-        for space in spaces:
-            if space.axis < dim:
-                stride = self.lattice.stride(space)
-                multiple[space.axis] = math.lcm(multiple[space.axis], stride)
+        for value in values_in(list(self.env.values())):
+            for space in _spaces(value):
+                if space.axis < dim:
+                    stride = self.lattice.stride(space)
+                    multiple[space.axis] = math.lcm(multiple[space.axis], stride)
         return tuple(multiple)
-
-    def _all_values(self) -> list[Value]:
-        return [value for tree in self.env.values() for value in values_in(tree)]
 
 
 ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like", "ones_like",
@@ -314,22 +250,6 @@ def _spaces(value: Value) -> list[Space]:
         elif isinstance(kind, Tokens):
             found.extend(kind.spaces)
     return found
-
-
-def _constant_along(value: Value, axis: int) -> bool:
-    if value.kinds[axis] is CONSTANT:
-        return True
-    data = value.data
-    return value.fixed and bool((data == data.narrow(axis, 0, 1)).all())
-
-
-def _holds_unknown(tree: Any) -> bool:
-    if tree is UNKNOWN:
-        return True
-    if isinstance(tree, slice):
-        return _holds_unknown((tree.start, tree.stop, tree.step))
-    items = tree.values() if isinstance(tree, dict) else tree
-    return isinstance(tree, list | tuple | dict) and any(_holds_unknown(item) for item in items)
 
 
 def _same_in_eval(module: nn.Module | None) -> bool:

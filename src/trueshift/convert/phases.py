@@ -1,21 +1,18 @@
-"""Modules that choose, combine and apply phases in a converted network."""
+"""Known phases: modules that combine them and apply them to maps of a converted network."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import offset_blocks, phase_offsets, pick, unravel
+from trueshift._adjoint import phase_offsets, pick, unravel
 from trueshift.functional import keep_phase
 from trueshift.layers.antialias import AdaptiveBlur, Blur
-from trueshift.layers.selectors import _CLOSE, ConvSelector, FixedSelector, NormSelector
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
-from trueshift.ties import argmax_phase
 
 # One term of an offset: (number of the phase, axis in it, div, base, weight).
 Term = tuple[int, int, int, int, int]
@@ -179,130 +176,6 @@ class Unshift(Offset):
         return x
 
 
-class Choose(nn.Module):
-    """What leaders and origins share: a hard choice whose ties are broken by the input images.
-
-    A map may look the same from two phases while another branch, which must follow, does not. So
-    the witness of a tie is the image itself, seen from the offset of the map: if it ties too, the
-    image repeats itself, and with it every map of the network.
-    """
-
-    def __init__(self, recipe: Recipe, strides: tuple[int, ...]) -> None:
-        super().__init__()
-        self.offset = Offset(recipe)
-        self.strides = strides
-
-    def witness(self, images: Sequence[Tensor], phases: Sequence[Tensor]) -> Tensor:
-        """Images as ``(B, C', *sizes of the map)``, from the map's offset on."""
-        image = torch.cat([image.to(images[0].dtype) for image in images], dim=1)
-        if max(self.strides) == 1:
-            return image
-        if phases:
-            offsets = self.offset.hard(phases)
-            if torch.compiler.is_compiling():
-                image = read(image, offsets, image.shape[2:])
-            else:
-                start = ravel(offsets, self.strides)
-                image = cut(image, start, self.strides, [(0, s - 1) for s in self.strides])
-        return offset_blocks(image, self.strides).flatten(1, 1 + len(self.strides))
-
-    def decide(
-        self, logits: Tensor, steps: tuple[int, ...], witness: Callable[[], Tensor]
-    ) -> Tensor:
-        """Return the phase of the largest logit."""
-        tied = logits == logits.amax(1, keepdim=True)
-        if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
-            return argmax_phase(logits, witness(), steps)
-        return logits.argmax(1)
-
-
-class Lead(Choose):
-    """Choose the phase of a map, and keep it unless the operation itself does.
-
-    Args:
-        selector: :class:`ConvSelector`, :class:`NormSelector` or :class:`FixedSelector`.
-        stride: Sampling factor of each axis.
-        antialias: Filter to apply before sampling, or ``None``.
-        select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
-        keep: Whether to return the kept component too.
-        recipe: The offset of the map.
-        strides: Stride of the map on each axis of the input.
-        axes: Which axes of the input the map has.
-    """
-
-    def __init__(
-        self,
-        selector: nn.Module,
-        stride: tuple[int, ...],
-        antialias: nn.Module | None,
-        select_on: str,
-        keep: bool,
-        recipe: Recipe,
-        strides: tuple[int, ...],
-        axes: tuple[int, ...],
-    ) -> None:
-        super().__init__(recipe, strides)
-        self.selector, self.antialias = selector, antialias
-        self.stride, self.select_on, self.keep, self.axes = stride, select_on, keep, axes
-
-    def forward(
-        self, x: Tensor, images: Sequence[Tensor], phases: Sequence[Tensor]
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        x = self._fit(x)
-        fixed = isinstance(self.selector, FixedSelector)
-        filters = self.antialias is not None and not fixed and self.select_on == "filtered"
-        seen = self.antialias(x) if filters else x  # type: ignore[misc]
-        phase = self.choose(seen, images, phases)
-        if not self.keep:
-            return phase
-        if filters or self.antialias is None:
-            return keep_phase(seen, phase, self.stride), phase
-        return filter_and_keep(self.antialias, x, 0 if fixed else phase, self.stride), phase
-
-    def choose(self, x: Tensor, images: Sequence[Tensor], phases: Sequence[Tensor]) -> Tensor:
-        """Return the phase: soft while a learned selector trains, else hard."""
-        selector = self.selector
-        hard = isinstance(selector, NormSelector) or (
-            isinstance(selector, ConvSelector)
-            and not selector.training
-            and selector.test_rule == "argmax"
-        )
-        if not hard or (selector.training and not isinstance(selector, ConvSelector)):
-            phase: Tensor = selector.choose(x, self.stride)  # type: ignore[operator]
-            return phase
-        with torch.no_grad():
-            steps = tuple(
-                self.stride[self.axes.index(axis)] if axis in self.axes else 1
-                for axis in range(len(self.strides))
-            )
-            logits = _logits(selector, x, self.stride)
-            return self.decide(logits, steps, lambda: self.witness(images, phases))
-
-    def _fit(self, x: Tensor) -> Tensor:
-        """Extend a map with zeros whose size the stride does not divide (original padding only)."""
-        extra = [(0, -n % s) for n, s in zip(x.shape[2:], self.stride, strict=True)]
-        return pad(x, tuple(extra), "zeros")
-
-    def extra_repr(self) -> str:
-        """Show the stride."""
-        return f"stride={self.stride}, select_on={self.select_on}"
-
-
-def _logits(selector: nn.Module, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Exact logits; norms that are not nearly tied need no exact sums."""
-    if isinstance(selector, ConvSelector):
-        return selector._logits(x, stride)
-    if not isinstance(selector, NormSelector) or torch.compiler.is_compiling():
-        logits: Tensor = selector(x, stride)
-        return logits
-    norms = selector._norms(x, stride, exact=False)
-    best, second = norms.topk(2, dim=1).values.unbind(1)
-    close = second >= best * (1 - _CLOSE)
-    if bool(close.any()):
-        norms[close] = selector._norms(x[close], stride, exact=True)
-    return norms
-
-
 def filter_and_keep(
     antialias: nn.Module, x: Tensor, phase: int | Tensor, stride: tuple[int, ...]
 ) -> Tensor:
@@ -312,37 +185,6 @@ def filter_and_keep(
     if isinstance(antialias, Blur | AdaptiveBlur) and not (soft or tracing):
         return antialias.at(x, phase, stride)
     return keep_phase(antialias(x), phase, stride)
-
-
-class Origin(Choose):
-    """Choose the origin of a whole map: the pixel of the largest norm; move it to the corner.
-
-    What follows may then depend on absolute positions. Its choice is hard while training too.
-
-    Args:
-        p: Which norm; ``None`` keeps the corner where it is.
-        recipe: The offset of the map.
-        strides: Stride of the map on each axis of the input.
-    """
-
-    def __init__(self, p: float | None, recipe: Recipe, strides: tuple[int, ...]) -> None:
-        super().__init__(recipe, strides)
-        self.selector = FixedSelector() if p is None else NormSelector(p)
-
-    def forward(
-        self, x: Tensor, images: Sequence[Tensor], phases: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        sizes = tuple(x.shape[2:])
-        if isinstance(self.selector, FixedSelector) or max(sizes) == 1:
-            return x, torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-        with torch.no_grad():
-            logits = self.selector._norms(x, sizes, exact=True)
-            hard = all(not phase.dtype.is_floating_point for phase in phases)
-            if hard:
-                phase = self.decide(logits, sizes, lambda: self.witness(images, phases))
-            else:
-                phase = logits.argmax(1)
-        return cut(x, phase, sizes, [(0, size - 1) for size in sizes]), phase
 
 
 class FromOrigin(nn.Module):
@@ -356,8 +198,3 @@ class FromOrigin(nn.Module):
         sizes = [size // f for size, f in zip(x.shape[2:], self.factors, strict=True)]
         offsets = [o * f for o, f in zip(unravel(phase, tuple(sizes)), self.factors, strict=True)]
         return move(x, offsets, [(n - 1) * f for n, f in zip(sizes, self.factors, strict=True)])
-
-
-def all_offsets(strides: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """List the offsets of every phase, row-major."""
-    return list(itertools.product(*map(range, strides)))

@@ -12,20 +12,17 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import Action, Analysis, Rule, TooSmall
+from trueshift.convert.analysis import Action, Analysis, TooSmall
 from trueshift.convert.converted import PREFIX, check_multiple
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Phase
-from trueshift.convert.resampling import resampling_rules
-from trueshift.convert.rules import math_rules
-from trueshift.convert.shapes import shape_rules
+from trueshift.convert.rules import RULES
 from trueshift.convert.trace import Traced, trace
 from trueshift.layers.spec import Sampling
 
 SELECT = ("output", "input")
 FLATTEN = ("refuse", "canonical")
 PADDING = ("circular", "keep")
-_RULES: dict[str, Rule] = math_rules() | shape_rules() | resampling_rules()
 _CUSTOM: dict[Any, str] = {}
 
 
@@ -178,7 +175,7 @@ def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
     for _ in range(16):
         at_size = Traced(traced.root, traced.graph, grown, traced.fixed_sizes)
         try:
-            analysis = Analysis(at_size, _RULES, _CUSTOM, flatten, padding == "keep").run()
+            analysis = Analysis(at_size, RULES, _CUSTOM, flatten, padding == "keep").run()
         except TooSmall as small:
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
@@ -273,6 +270,3 @@ def as_spec(spec: Sampling | str) -> Sampling:
     if not isinstance(spec, Sampling):
         raise TypeError(f"convert: spec must be a Sampling or a method's name, got {spec!r}.")
     return spec
-
-
-__all__ = ["ConversionError", "Plan", "Site", "analyse", "describe", "register_rule"]

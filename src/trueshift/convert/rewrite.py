@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import heapq
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -14,16 +13,17 @@ from torch import fx, nn
 from torch.nn import functional as F
 
 from trueshift.convert.analysis import Action, Analysis
+from trueshift.convert.choices import Lead, Origin
 from trueshift.convert.converted import PREFIX
-from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Digit, Phase, Space
-from trueshift.convert.phases import Compose, FromOrigin, Lead, Origin, Recipe, Unshift
+from trueshift.convert.lattice import Phase, Space
+from trueshift.convert.order import in_order
+from trueshift.convert.phases import Compose, FromOrigin, Unshift
+from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
 from trueshift.layers.antialias import build_antialias
 from trueshift.layers.selectors import NormSelector
 from trueshift.layers.spec import Sampling
 
 _SHAPE_METHODS = ("contiguous", "permute", "reshape", "transpose", "view", "movedim")
-Weighted = Sequence[tuple[Digit, int]]
 
 
 @dataclass
@@ -47,26 +47,26 @@ class Rewriter:
         self.env: dict[fx.Node, fx.Node] = {}
         self.phase_nodes: dict[int, fx.Node] = {}
         self.origin_nodes: dict[int, fx.Node] = {}
-        self.ends: dict[fx.Node, tuple[fx.Node, Phase]] = {}
         plain = self.spec.is_plain and not self.analysis.keep
         self.samples = not plain  # plain strides need no phases at all
         self.selects = self.spec.method != "stride" or self.analysis.keep
         leaders = sum(phase.leads for phase in self.lattice.phases)
-        self.specs = self.spec.per_layer(leaders)
-        self.number = 0
+        self.specs = iter(self.spec.per_layer(leaders))
+        self.order = in_order(self.analysis, self.leads_on_output, self.selects)
 
     def run(self) -> tuple[fx.Graph, nn.Module]:
         """Return the graph and the module of new parts."""
-        for node in self._ordered():
+        for node in self.order.nodes:
             if node.op == "output":
                 self.graph.output(fx.node.map_arg(node.args[0], self.env.__getitem__))
             else:
                 self._emit(node)
         self.graph.eliminate_dead_code(_changes_something)
         self.graph.lint()
-        used = {node.target.split(".")[1] for node in self.graph.nodes if self._is_part(node)}
-        for name in [name for name in self.parts._modules if name not in used]:
-            del self.parts._modules[name]
+        used = {str(node.target) for node in self.graph.nodes}
+        for name in list(self.parts._modules):
+            if f"{PREFIX}.{name}" not in used:
+                del self.parts._modules[name]
         return self.graph, self.parts
 
     def leads_on_output(self, action: Action) -> bool:
@@ -75,71 +75,6 @@ class Rewriter:
         if phase is None or not phase.leads or not self.samples:
             return False
         return self.select == "output" and bool(action.module.has_dense)
-
-    def chain_end(self, node: fx.Node) -> fx.Node:
-        """Follow the pointwise operations after a node, up to where its phase is chosen."""
-        while len(node.users) == 1:
-            (user,) = node.users
-            if user not in self.analysis.unary or user in self.ends:
-                break
-            node = user
-        return node
-
-    # Order
-
-    def _ordered(self) -> list[fx.Node]:
-        """Nodes in the original order, except that followers wait for their leader."""
-        nodes = list(self.analysis.traced.graph.nodes)
-        place = {node: i for i, node in enumerate(nodes)}
-        provider: dict[int, fx.Node] = {}
-        for node, action in self.analysis.actions.items():
-            if action.kind == "window" and action.phase is not None and action.phase.leads:
-                end = self.chain_end(node) if self.leads_on_output(action) else node
-                provider[action.phase.index] = end
-                if self.leads_on_output(action):
-                    self.ends[end] = (node, action.phase)
-        needs = {node: set(node.all_input_nodes) for node in nodes}
-        if self.selects:
-            for node, action in self.analysis.actions.items():
-                target = next((e for e, (n, _) in self.ends.items() if n is node), node)
-                sources = {provider[index] for index in self._sources(action)}
-                needs[target] |= sources - {node, target}
-        waiting = {node: len(needs[node]) for node in nodes}
-        users: dict[fx.Node, list[fx.Node]] = {node: [] for node in nodes}
-        for node, inputs in needs.items():
-            for source in inputs:
-                users[source].append(node)
-        ready = [place[node] for node in nodes if not waiting[node]]
-        heapq.heapify(ready)
-        order = []
-        while ready:
-            node = nodes[heapq.heappop(ready)]
-            order.append(node)
-            for user in users[node]:
-                waiting[user] -= 1
-                if not waiting[user]:
-                    heapq.heappush(ready, place[user])
-        if len(order) < len(nodes):
-            raise ConversionError(
-                type(self.analysis.traced.root).__name__,
-                [
-                    Refusal(
-                        "branches",
-                        "meet",
-                        "a branch must follow a phase that is chosen from its own result.",
-                        "Down-sample both branches by the same strides in the same order.",
-                    )
-                ],
-            )
-        return order
-
-    def _sources(self, action: Action) -> set[int]:
-        """Leading phases that a node needs."""
-        digits = [digit for axis in action.shift for digit, _ in axis]
-        digits += [digit for space in action.spaces for digit in space.digits]
-        if action.phase is not None and not action.phase.leads:
-            digits += [digit for axis in action.phase.digits.values() for digit in axis]
-        return {digit.phase for digit in self.lattice.expand(tuple(digits))}
 
     # Nodes
 
@@ -152,7 +87,7 @@ class Rewriter:
                 new = self.graph.node_copy(node, self.env.__getitem__)
         else:
             new = getattr(self, f"_{action.kind}")(node, action)
-        if node in self.ends:
+        if node in self.order.ends:
             new = self._sampled(node, new)
         self.env[node] = new
 
@@ -160,13 +95,12 @@ class Rewriter:
         return self.env[node.all_input_nodes[0]]
 
     def _arguments(self, inputs: Iterable[Any]) -> list[Any]:
-        found: list[Any] = []
-        for item in inputs:
+        def new(item: Any) -> Any:
             if isinstance(item, fx.Node):
-                found.append(self.env[item])
-            else:
-                found.append(self.graph.get_attr(item) if isinstance(item, str) else item)
-        return found
+                return self.env[item]
+            return self.graph.get_attr(item) if isinstance(item, str) else item
+
+        return [new(item) for item in inputs]
 
     def _window(self, node: fx.Node, action: Action) -> fx.Node:
         x, module, phase = self._input(node), action.module, action.phase
@@ -179,7 +113,7 @@ class Rewriter:
             return self._part(name, module, x, None, *arguments)
         channels = self.analysis.env[node.all_input_nodes[0]].data.shape[1]
         if phase.leads and self.selects:
-            lead = self._lead(phase, channels, antialias=False, keep=False)
+            lead = self._lead(phase, channels, keep=False)
             if isinstance(lead.selector, NormSelector) and self._is_normalised(node):
                 # After a layer norm all positions have one 2-norm: it cannot tell phases apart.
                 lead.selector = NormSelector(1)
@@ -193,10 +127,10 @@ class Rewriter:
 
     def _sampled(self, end: fx.Node, dense: fx.Node) -> fx.Node:
         """Choose a phase of a dense map and keep it."""
-        start, phase = self.ends[end]
+        start, phase = self.order.ends[end]
         action = self.analysis.actions[start]
         channels = self.analysis.env[end].data.shape[1]
-        lead = self._lead(phase, channels, antialias=True, keep=True)
+        lead = self._lead(phase, channels, keep=True)
         images, sources = self._witness(action.spaces)
         name = f"{self.analysis.site(start)}_phase"
         both = self._part(name, lead, dense, images, sources)
@@ -205,13 +139,11 @@ class Rewriter:
             self.phase_nodes[phase.index] = chosen
         return self.graph.call_function(operator.getitem, (both, 0))
 
-    def _lead(self, phase: Phase, channels: int, *, antialias: bool, keep: bool) -> Lead:
-        stride = _steps(phase)
-        spec = self.specs[self.number].replace(dim=len(stride))
-        self.number += 1
-        space = next(iter(phase.parents.values()))
-        recipe, strides, _ = self._offset(tuple(phase.parents.values()), space.root)
-        blur = self._antialias(channels, stride) if antialias else None
+    def _lead(self, phase: Phase, channels: int, *, keep: bool) -> Lead:
+        stride = steps_of(phase)
+        spec = next(self.specs).replace(dim=len(stride))
+        recipe, strides, _ = offset_of(self.lattice, tuple(phase.parents.values()))
+        blur = self._antialias(channels, stride) if keep else None
         axes = tuple(sorted(phase.parents))
         selector = spec.selector(channels)
         return Lead(selector, stride, blur, spec.select_on, keep, recipe, strides, axes)
@@ -234,15 +166,14 @@ class Rewriter:
     def _unshift(self, name: str, x: fx.Node, shift: Sequence[Weighted]) -> fx.Node:
         if not self.selects or not any(shift):
             return x
-        recipe, sources = self._recipe(shift)
+        recipe, sources = recipe_of(self.lattice, shift)
         phases = [self.phase_nodes[index] for index in sources]
         return self._part(f"{name}_shift", Unshift(recipe), x, *phases)
 
     def _origin(self, node: fx.Node, action: Action) -> fx.Node:
         name = self.analysis.site(node)
         norm = self.spec.norm if self.spec.method != "stride" else None
-        root = action.spaces[0].root
-        recipe, strides, _ = self._offset(action.spaces, root)
+        recipe, strides, _ = offset_of(self.lattice, action.spaces)
         images, sources = self._witness(action.spaces)
         source = node.all_input_nodes[0]
         both = self._part(
@@ -286,13 +217,12 @@ class Rewriter:
             return None
         if phase.leads:
             return self.phase_nodes[phase.index]
-        steps = _steps(phase)
-        shift: list[Weighted] = []
-        for axis in sorted(phase.parents):
-            shift.append(_weighted(self.lattice.expand(phase.digits.get(axis, ()))))
-        recipe, sources = self._recipe(shift)
+        steps = steps_of(phase)
+        made_of = [phase.digits.get(axis, ()) for axis in sorted(phase.parents)]
+        shift = [weighted(self.lattice.expand(digits)) for digits in made_of]
+        recipe, sources = recipe_of(self.lattice, shift)
         nodes = [self.phase_nodes[index] for index in sources]
-        if len(nodes) == 1 and _steps(self.lattice.phases[sources[0]]) == steps:
+        if len(nodes) == 1 and steps_of(self.lattice.phases[sources[0]]) == steps:
             return nodes[0]
         name = f"{phase.site}_phase"
         return self._part(name, Compose(recipe, steps), *nodes)
@@ -302,35 +232,9 @@ class Rewriter:
         root = self.lattice.root(spaces[0].root)
         names = [n for n, index in self.analysis.inputs.items() if self.lattice.root(index) == root]
         images = [node for node in self.graph.nodes if node.op == "placeholder"]
-        _, _, sources = self._offset(spaces, spaces[0].root)
+        _, _, sources = offset_of(self.lattice, spaces)
         phases = [self.phase_nodes[index] for index in sources] if self.selects else []
         return [node for node in images if node.target in names], phases
-
-    def _offset(
-        self, spaces: Sequence[Space], root: int
-    ) -> tuple[Recipe, tuple[int, ...], list[int]]:
-        """Return recipe, strides and phases of the offset of a map, on each axis of its input."""
-        dim = len(self.lattice.sizes[root])
-        by_axis = {space.axis: self.lattice.expand(space.digits) for space in spaces}
-        recipe, sources = self._recipe([_weighted(by_axis.get(axis, ())) for axis in range(dim)])
-        strides = [1] * dim
-        for space in spaces:
-            strides[space.axis] = self.lattice.stride(space)
-        return recipe, tuple(strides), sources
-
-    def _recipe(self, axes: Sequence[Weighted]) -> tuple[Recipe, list[int]]:
-        sources = sorted({digit.phase for axis in axes for digit, _ in axis})
-        terms = []
-        for axis in axes:
-            own = []
-            for digit, weight in axis:
-                order = sorted(self.lattice.phases[digit.phase].parents)
-                place = order.index(digit.axis)
-                number = sources.index(digit.phase)
-                own.append((number, place, digit.div, digit.base, weight))
-            terms.append(tuple(own))
-        strides = tuple(_steps(self.lattice.phases[index]) for index in sources)
-        return (tuple(terms), strides), sources
 
     # Parts
 
@@ -341,23 +245,8 @@ class Rewriter:
         self.parts.add_module(unique, copy.copy(module))
         return self.graph.call_module(f"{PREFIX}.{unique}", args)
 
-    def _is_part(self, node: fx.Node) -> bool:
-        return node.op == "call_module" and str(node.target).startswith(f"{PREFIX}.")
-
 
 def _changes_something(node: fx.Node) -> bool:
     """Whether a node matters though nobody uses its result."""
     in_place = node.op == "call_method" and str(node.target).endswith("_")
     return node.op in ("placeholder", "output") or in_place or node.target is operator.setitem
-
-
-def _steps(phase: Phase) -> tuple[int, ...]:
-    return tuple(phase.steps.get(axis, 1) for axis in sorted(phase.parents))
-
-
-def _weighted(digits: Sequence[Digit]) -> list[tuple[Digit, int]]:
-    weighted, weight = [], 1
-    for digit in digits:
-        weighted.append((digit, weight))
-        weight *= digit.base
-    return weighted

@@ -18,86 +18,12 @@ import torch
 from torch import Tensor, fx, nn
 
 from trueshift.convert.errors import ConversionError, Refusal
+from trueshift.convert.symbols import DependsOnValues, TracedProxy, is_symbol, values_of
+from trueshift.convert.trees import leaves
 
 _CREATORS = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros")
 _READS_VALUES = ("item", "tolist", "nonzero")
 _BY_CLASS = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
-
-
-class DependsOnValues(Exception):
-    """Python asked for a number that depends on the contents of an image."""
-
-
-class TracedProxy(fx.Proxy):
-    """A symbol that knows the value that the example gives it."""
-
-    tracer: Tracer
-
-    def __init__(self, node: fx.Node, tracer: Tracer, value: Any) -> None:
-        super().__init__(node, tracer)
-        self.value = value
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:  # isinstance() in a model asks for the value's type
-        return type(self.value)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and not hasattr(Tensor, name):
-            raise AttributeError(name)
-        found = getattr(self.value, name)
-        if isinstance(self.value, torch.device | torch.dtype):
-            return found
-        if callable(found):
-            return lambda *args, **kwargs: self.tracer.create_proxy(
-                "call_method", name, (self, *args), kwargs
-            )
-        if name in ("ndim", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "layout"):
-            return found
-        return self.tracer.create_proxy("call_function", getattr, (self, name), {})
-
-    def __setitem__(self, key: Any, item: Any) -> None:
-        self.tracer.create_proxy("call_function", operator.setitem, (self, key, item), {})
-
-    def dim(self) -> int:
-        return self.value.dim()
-
-    def __bool__(self) -> bool:
-        return bool(self._ask())
-
-    def __len__(self) -> int:
-        return len(self.value)
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([operator.getitem(self, index) for index in range(len(self.value))])
-
-    def __contains__(self, item: Any) -> bool:
-        return item in self._ask()
-
-    def __int__(self) -> int:
-        return int(self._fix())
-
-    def __index__(self) -> int:
-        return operator.index(self._fix())
-
-    def __float__(self) -> float:
-        return float(self._fix())
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def keys(self) -> Any:
-        return self.value.keys()
-
-    def _ask(self) -> Any:
-        if isinstance(self.value, Tensor) or self.node.meta.get("read"):
-            raise DependsOnValues
-        return self.value
-
-    def _fix(self) -> Any:
-        """Hand a number to Python; from here on it is a constant of the example."""
-        value = self._ask()
-        self.tracer.fixed_sizes = self.tracer.fixed_sizes or bool(self.node.args)
-        return value
 
 
 class Tracer(fx.Tracer):
@@ -105,19 +31,19 @@ class Tracer(fx.Tracer):
 
     Args:
         arguments: Value of every argument of ``forward`` that the example gives.
-        leaves: Module classes to keep as they are.
+        kept: Module classes to keep as they are.
     """
 
-    def __init__(self, arguments: dict[str, Any], leaves: tuple[type, ...] = ()) -> None:
+    def __init__(self, arguments: dict[str, Any], kept: tuple[type, ...] = ()) -> None:
         super().__init__()
         self.proxy_buffer_attributes = True
-        self.arguments, self.leaves = arguments, leaves
+        self.arguments, self.kept = arguments, kept
         self.fixed_sizes = False
         self.place = ""
         self._evaluating = False
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if isinstance(m, (*self.leaves, *_BY_CLASS)):
+        if isinstance(m, (*self.kept, *_BY_CLASS)):
             return True
         if type(m).__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential):
             return True
@@ -138,7 +64,7 @@ class Tracer(fx.Tracer):
         return result
 
     def create_arg(self, a: Any) -> Any:
-        if type(a) is TracedProxy:
+        if is_symbol(a):
             return a.node
         if type(a) is torch.Size:
             return tuple(a)
@@ -158,7 +84,7 @@ class Tracer(fx.Tracer):
         node = self.create_node(kind, target, self.create_arg(args), self.create_arg(kwargs))
         node.meta["place"] = self.place
         node.meta["line"] = _line_of_model()
-        value = self._evaluate(kind, target, _values(args), _values(kwargs))
+        value = self._evaluate(kind, target, values_of(args), values_of(kwargs))
         read = kind == "call_method" and target in _READS_VALUES
         inputs = node.all_input_nodes
         if not isinstance(value, Tensor) and (read or any(n.meta.get("read") for n in inputs)):
@@ -217,37 +143,28 @@ class Traced:
     fixed_sizes: bool
 
 
-def trace(model: nn.Module, example: Any, leaves: tuple[type, ...] = ()) -> Traced:
+def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced:
     """Trace ``model`` (in eval mode, not changed otherwise) on an example.
 
     Args:
         model: The network.
         example: A tensor, a tuple of arguments of ``forward`` or a dict of them.
-        leaves: Module classes that are operations of their own.
+        kept: Module classes that are operations of their own.
     """
     arguments = {name: _copy(value) for name, value in bind(model, example).items()}
-    tracer = Tracer(arguments, leaves)
-    name = type(model).__name__
-    modes = torch.no_grad(), _symbolic_creation(tracer)
+    tracer = Tracer(arguments, kept)
     try:
-        with modes[0], modes[1]:
+        with torch.no_grad(), _symbolic_creation(tracer):
             graph = tracer.trace(model)
-    except DependsOnValues as error:
-        place, line = _where(error, tracer)
-        raise ConversionError(
-            name, [Refusal(place, line, _ON_VALUES, "Use torch.where, or convert its parts.")]
-        ) from error
-    except ConversionError:
-        raise
     except Exception as error:
-        place, line = _where(error, tracer)
         reason = f"the model cannot be traced: {type(error).__name__}: {error}"
         advice = "Check that model(example_input) runs; make unusual modules leaves: register_rule."
-        raise ConversionError(name, [Refusal(place, line, reason, advice)]) from error
+        if isinstance(error, DependsOnValues):
+            reason = "Python control flow depends on the values of a tensor."
+            advice = "Use torch.where, or convert its parts."
+        refusal = Refusal(*_where(error, tracer), reason, advice)
+        raise ConversionError(type(model).__name__, [refusal]) from error
     return Traced(model, graph, bind(model, example), tracer.fixed_sizes)
-
-
-_ON_VALUES = "Python control flow depends on the values of a tensor."
 
 
 def bind(model: nn.Module, example: Any) -> dict[str, Any]:
@@ -274,7 +191,7 @@ def _symbolic_creation(tracer: Tracer) -> Iterator[None]:
 
     def recorded(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            if _has_proxy(args) or _has_proxy(kwargs):
+            if any(is_symbol(leaf) for leaf in leaves((args, kwargs))):
                 return tracer.create_proxy("call_function", function, args, kwargs)
             return function(*args, **kwargs)
 
@@ -287,27 +204,6 @@ def _symbolic_creation(tracer: Tracer) -> Iterator[None]:
     finally:
         for name, function in originals.items():
             setattr(torch, name, function)
-
-
-def _has_proxy(tree: Any) -> bool:
-    if type(tree) is TracedProxy:
-        return True
-    items = tree.values() if isinstance(tree, dict) else tree
-    return isinstance(tree, list | tuple | dict) and any(_has_proxy(item) for item in items)
-
-
-def _values(tree: Any) -> Any:
-    if type(tree) is TracedProxy:
-        return tree.value
-    if isinstance(tree, dict):
-        return {key: _values(item) for key, item in tree.items()}
-    if isinstance(tree, slice):
-        return slice(_values(tree.start), _values(tree.stop), _values(tree.step))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(_values(item) for item in tree))
-    if isinstance(tree, list | tuple):
-        return type(tree)(_values(item) for item in tree)
-    return tree
 
 
 def _copy(value: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -141,8 +140,3 @@ class FunctionalDropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.function(x, self.p, self.training)
         return y
-
-
-def roll(x: Tensor, shifts: tuple[int, ...], dims: tuple[int, ...]) -> Tensor:
-    """Shift a map by a constant: what cutting or padding one side means on a circle."""
-    return torch.roll(x, shifts, dims)

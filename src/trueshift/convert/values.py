@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from trueshift.convert.lattice import Space
+from trueshift.convert.trees import leaves, map_leaves
 
 
 class Plain(enum.Enum):
@@ -71,28 +72,10 @@ def plain(data: Tensor, fixed: bool = False) -> Value:
 
 
 def values_in(tree: Any) -> list[Value]:
-    """List the values in nested lists, tuples, dicts and slices."""
-    if isinstance(tree, Value):
-        return [tree]
-    if isinstance(tree, dict):
-        return [value for item in tree.values() for value in values_in(item)]
-    if isinstance(tree, list | tuple):
-        return [value for item in tree for value in values_in(item)]
-    if isinstance(tree, slice):
-        return values_in((tree.start, tree.stop, tree.step))
-    return []
+    """List the values in a tree."""
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Value)]
 
 
 def data_of(tree: Any) -> Any:
     """Replace every value by its tensor."""
-    if isinstance(tree, Value):
-        return tree.data
-    if isinstance(tree, dict):
-        return {key: data_of(item) for key, item in tree.items()}
-    if isinstance(tree, slice):
-        return slice(data_of(tree.start), data_of(tree.stop), data_of(tree.step))
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(data_of(item) for item in tree))
-    if isinstance(tree, list | tuple):
-        return type(tree)(data_of(item) for item in tree)
-    return tree
+    return map_leaves(lambda leaf: leaf.data if isinstance(leaf, Value) else leaf, tree)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from trueshift.convert.analysis import Analysis
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Space
+from trueshift.convert.trees import leaves
 from trueshift.convert.values import Value, values_in
 from trueshift.shifts import circular_shift
 
@@ -155,9 +156,4 @@ def _noise(x: Any, generator: torch.Generator) -> Any:
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    if isinstance(tree, Tensor):
-        return [tree]
-    items = tree.values() if isinstance(tree, dict) else tree
-    if not isinstance(tree, list | tuple | dict):
-        return []
-    return [tensor for item in items for tensor in _tensors(item)]
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]

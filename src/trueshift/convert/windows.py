@@ -6,6 +6,7 @@ A window operation gives ``y[j] = f(x[s j + o - left], ..., x[s j + o - left + r
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Slices, Widths
-from trueshift.convert.phases import all_offsets, cut, filter_and_keep
+from trueshift.convert.phases import cut, filter_and_keep
 from trueshift.functional import polyphase_down
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.steady import convolve
@@ -84,7 +85,7 @@ class Window(nn.Module):
             return polyphase_down(self._at(x, 0, ones, tensors), phase, self.stride)
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
-        for k, offset in enumerate(all_offsets(self.stride)):
+        for k, offset in enumerate(itertools.product(*map(range, self.stride))):
             part = self._at(torch.roll(x, [-o for o in offset], axes), 0, self.stride, tensors)
             part = part * phase[:, k].view(-1, *[1] * (x.ndim - 1)).to(part.dtype)
             mixed = part if mixed is None else mixed + part

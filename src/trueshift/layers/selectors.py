@@ -107,8 +107,12 @@ class ConvSelector(nn.Module):
         if self.training or self.test_rule == "softmax":
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():
-            logits = self._logits(x, stride)
-            return argmax_phase(logits, x, stride_per_axis("ConvSelector", stride, self.dim))
+            steps = stride_per_axis("ConvSelector", stride, self.dim)
+            return argmax_phase(self.scores(x, steps), x, steps)
+
+    def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        """Return what :meth:`choose` compares at test time: logits in full precision."""
+        return self._logits(x, stride)
 
     def _logits(self, x: Tensor, stride: Stride) -> Tensor:
         check_map("ConvSelector", x, self.dim)
@@ -174,14 +178,19 @@ class NormSelector(nn.Module):
         check_map("NormSelector", x)
         steps = stride_per_axis("NormSelector", stride, x.ndim - 2)
         with torch.no_grad():
-            if torch.compiler.is_compiling():
-                return argmax_phase(self._norms(x, steps, exact=not self.training), x, steps)
-            norms = self._norms(x, steps, exact=False)
-            best, second = norms.topk(2, dim=1).values.unbind(1)
-            close = second >= best * (1 - _CLOSE)  # too close for rounded sums to tell apart
-            if not self.training and bool(close.any()):
-                norms[close] = self._norms(x[close], steps, exact=True)
+            norms = self._norms(x, steps, exact=False) if self.training else self.scores(x, steps)
             return argmax_phase(norms, x, steps)
+
+    def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
+        """Return what :meth:`choose` compares at test time: norms, exact where nearly tied."""
+        if torch.compiler.is_compiling():
+            return self._norms(x, stride, exact=True)
+        norms = self._norms(x, stride, exact=False)
+        best, second = norms.topk(2, dim=1).values.unbind(1)
+        close = second >= best * (1 - _CLOSE)  # too close for rounded sums to tell apart
+        if bool(close.any()):
+            norms[close] = self._norms(x[close], stride, exact=True)
+        return norms
 
     def _norms(self, x: Tensor, stride: Stride, *, exact: bool) -> Tensor:
         check_map("NormSelector", x)

@@ -1,4 +1,4 @@
-"""What operations other than sampling do to grids."""
+"""What sums, products and attention along axes do to grids."""
 
 from __future__ import annotations
 
@@ -10,193 +10,14 @@ from torch import Tensor
 from trueshift.convert.analysis import Action, Analysis, Rule
 from trueshift.convert.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.ups import FunctionalDropout, Reduce
-from trueshift.convert.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.meeting import broadcast, join, same
+from trueshift.convert.rules.pointwise import pointwise
+from trueshift.convert.ups import Reduce
+from trueshift.convert.values import BATCH, OTHER, Kind, Plain, Tokens, Value, values_in
 
-POINTWISE = [
-    "abs",
-    "add",
-    "addcdiv",
-    "addcmul",
-    "and",
-    "atan",
-    "atan2",
-    "batch_norm",
-    "bernoulli",
-    "bfloat16",
-    "bitwise_and",
-    "bitwise_not",
-    "bitwise_or",
-    "ceil",
-    "celu",
-    "channel_shuffle",
-    "clamp",
-    "clamp_max",
-    "clamp_min",
-    "clone",
-    "contiguous",
-    "cos",
-    "cpu",
-    "cuda",
-    "detach",
-    "div",
-    "double",
-    "elu",
-    "eq",
-    "erf",
-    "exp",
-    "exp2",
-    "expm1",
-    "float",
-    "floor",
-    "floor_divide",
-    "floordiv",
-    "ge",
-    "gelu",
-    "gt",
-    "half",
-    "hardshrink",
-    "hardsigmoid",
-    "hardswish",
-    "hardtanh",
-    "hypot",
-    "iadd",
-    "imul",
-    "int",
-    "invert",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "isub",
-    "itruediv",
-    "le",
-    "leaky_relu",
-    "lerp",
-    "local_response_norm",
-    "log",
-    "log10",
-    "log1p",
-    "log2",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "logical_xor",
-    "logit",
-    "logsigmoid",
-    "long",
-    "lt",
-    "masked_fill",
-    "maximum",
-    "minimum",
-    "mish",
-    "mod",
-    "mul",
-    "multiply",
-    "nan_to_num",
-    "ne",
-    "neg",
-    "negative",
-    "or",
-    "pointwise",
-    "positive",
-    "pow",
-    "prelu",
-    "radd",
-    "rdiv",
-    "reciprocal",
-    "relu",
-    "relu6",
-    "remainder",
-    "rmul",
-    "round",
-    "rrelu",
-    "rsqrt",
-    "rsub",
-    "rtruediv",
-    "selu",
-    "sigmoid",
-    "sign",
-    "silu",
-    "sin",
-    "sinh",
-    "softplus",
-    "softshrink",
-    "softsign",
-    "sqrt",
-    "square",
-    "sub",
-    "subtract",
-    "tan",
-    "tanh",
-    "tanhshrink",
-    "threshold",
-    "to",
-    "true_divide",
-    "truediv",
-    "type",
-    "type_as",
-    "where",
-    "xor",
-]
-FIRST_ONLY = {"batch_norm", "prelu"}
-SHAPES = "size dim numel is_floating_point stride data_ptr is_contiguous element_size ndimension"
-
-
-def pointwise(a: Analysis, call: Call) -> Any:
-    """Treat every position alone; several maps meet."""
-    result = a.execute(call)
-    node = call.node
-    values = values_in((a.look(node.args), a.look(node.kwargs)))
-    if call.name in FIRST_ONLY or node.op == "call_module":
-        values = values[:1]
-    maps = [value for value in values if value.has_space]
-    if len(maps) == 1 and all(
-        v.data.numel() == 1 or v is maps[0] or v.kinds[:1] != (BATCH,) for v in values
-    ):
-        a.unary.add(node)
-    return _with(a, result, values)
-
-
-def _with(a: Analysis, result: Any, values: Sequence[Value]) -> Any:
-    if not isinstance(result, Tensor):
-        return result
-    fixed = all(value.fixed for value in values)
-    return Value(result, a.broadcast(values, result.ndim), fixed)
-
-
-def over_space(a: Analysis, call: Call) -> Any:
-    """Normalise with statistics over space; they do not change with a shift."""
-    return _with(a, a.execute(call), values_in(call.params["input"])[:1])
-
-
-def shape_of(a: Analysis, call: Call) -> Any:
-    """Ask for sizes and types."""
-    result = a.execute(call)
-    if isinstance(result, Tensor):
-        raise Refused(f"no rule for the attribute {call.args[1]}.", "Use a method with a rule.")
-    return result
-
-
-def dropout(a: Analysis, call: Call) -> Any:
-    """Switch a functional dropout on while training."""
-    value: Value = call.params["input"]
-    p = call.get("p", 0.5)
-    if p > 0:
-        module = FunctionalDropout(call.node.target, p)
-        a.actions[call.node] = Action("replace", module)
-    a.unary.add(call.node)
-    return value
-
-
-def created(a: Analysis, call: Call) -> Any:
-    """Make a tensor that is the same everywhere."""
-    result: Tensor = a.execute(call)
-    return Value(result, (CONSTANT,) * result.ndim, fixed=True)
-
-
-def softmax(a: Analysis, call: Call) -> Any:
-    """Normalise along one axis, any axis."""
-    return _with(a, a.execute(call), [call.params["input"]])
+REDUCTIONS = """
+    mean sum amax amin max min var std logsumexp norm vector_norm argmax argmin any all prod
+"""
 
 
 def halves(a: Analysis, call: Call) -> Any:
@@ -234,7 +55,7 @@ def matmul(a: Analysis, call: Call) -> Any:
         raise Refused("matrix products with vectors have no rule.", "Use two or more axes.")
     _contract(a, (left, left.data.ndim - 1), (right, right.data.ndim - 2))
     lead = [Value(v.data[..., 0, 0], v.kinds[:-2]) for v in (left, right)]
-    kinds = a.broadcast(lead, result.ndim - 2)
+    kinds = broadcast(a.lattice, lead, result.ndim - 2)
     return Value(result, (*kinds, left.kinds[-2], right.kinds[-1]))
 
 
@@ -247,7 +68,7 @@ def _contract(a: Analysis, one: tuple[Value, int], other: tuple[Value, int]) -> 
             "positions are mixed with weights of their own.",
             "Use a convolution, or attention without position embeddings.",
         )
-    a.same(kinds[0], kinds[1])
+    same(a.lattice, kinds[0], kinds[1])
 
 
 def einsum(a: Analysis, call: Call) -> Any:
@@ -266,7 +87,7 @@ def einsum(a: Analysis, call: Call) -> Any:
         if letter not in output and len(entries) > 1:
             for entry in entries[1:]:
                 _contract(a, entries[0], entry)
-        kinds[letter] = a.join(entries) if letter in output else OTHER
+        kinds[letter] = join(a.lattice, entries) if letter in output else OTHER
     return Value(a.execute(call), tuple(kinds[letter] for letter in output))
 
 
@@ -278,9 +99,9 @@ def attention(a: Analysis, call: Call) -> Any:
         raise Refused("attention with a mask or bias of positions.", "Drop attn_mask.")
     result: Tensor = a.execute(call)
     for axis in (-2,):
-        a.same(key.kinds[axis], value.kinds[axis])
+        same(a.lattice, key.kinds[axis], value.kinds[axis])
     lead = [Value(v.data[..., 0, 0], v.kinds[:-2]) for v in (query, key, value)]
-    kinds = a.broadcast(lead, result.ndim - 2)
+    kinds = broadcast(a.lattice, lead, result.ndim - 2)
     return Value(result, (*kinds, query.kinds[-2], value.kinds[-1]))
 
 
@@ -291,7 +112,7 @@ def multi_head_attention(a: Analysis, call: Call) -> Any:
         raise Refused("attention with a mask of positions.", "Drop attn_mask.")
     _refuse_spatial(query, [-1], "mixes")
     for one, other in zip(key.kinds, value.kinds, strict=True):
-        a.same(one, other)
+        same(a.lattice, one, other)
     output, weights = a.execute(call)
     if weights is None:
         return Value(output, query.kinds), None
@@ -358,12 +179,6 @@ def tokens_shift(a: Analysis, call: Call) -> Any:
     return Value(a.execute(call), value.kinds)
 
 
-def invariant(a: Analysis, call: Call) -> Any:
-    """A user's operation whose result does not depend on where things are."""
-    result = a.execute(call)
-    return a.wrap(result, values_in((a.look(call.node.args), a.look(call.node.kwargs))))
-
-
 def _dims(dim: Any, ndim: int) -> list[int]:
     if dim is None:
         return list(range(ndim))
@@ -376,42 +191,15 @@ def _refuse_spatial(value: Value, dims: Sequence[int], what: str) -> None:
         raise Refused(f"it {what} a spatial axis.", "Use a convolution or a pooling instead.")
 
 
-def math_rules() -> dict[str, Rule]:
-    """Return the rules of this file by name."""
-    rules: dict[str, Rule] = dict.fromkeys(POINTWISE, pointwise)
-    rules |= dict.fromkeys(("group_norm", "instance_norm", "over_space", "normalize"), over_space)
-    rules |= dict.fromkeys((*SHAPES.split(), "getattr"), shape_of)
-    rules |= dict.fromkeys(
-        [
-            "zeros",
-            "ones",
-            "full",
-            "zeros_like",
-            "ones_like",
-            "full_like",
-            "new_zeros",
-            "new_ones",
-            "new_full",
-        ],
-        created,
-    )
-    rules |= dict.fromkeys(("softmax", "log_softmax", "softmin"), softmax)
-    rules |= dict.fromkeys(("matmul", "bmm", "baddbmm"), matmul)
-    names = "mean sum amax amin max min var std logsumexp norm vector_norm argmax argmin any all"
-    rules |= dict.fromkeys([*names.split(), "prod"], reduce)
-    rules |= dict.fromkeys(
-        ["cumsum", "cumprod", "sort", "topk", "argsort", "gather", "flip"], sorts
-    )
-    return rules | {
-        "dropout": dropout,
-        "glu": halves,
-        "layer_norm": layer_norm,
-        "linear": linear,
-        "einsum": einsum,
-        "scaled_dot_product_attention": attention,
-        "multi_head_attention": multi_head_attention,
-        "roll": tokens_shift,
-        "equivariant": pointwise,
-        "invariant": invariant,
-        "assert": shape_of,
-    }
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("matmul", "bmm", "baddbmm"), matmul),
+    **dict.fromkeys(REDUCTIONS.split(), reduce),
+    **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "argsort", "gather", "flip"), sorts),
+    "glu": halves,
+    "layer_norm": layer_norm,
+    "linear": linear,
+    "einsum": einsum,
+    "scaled_dot_product_attention": attention,
+    "multi_head_attention": multi_head_attention,
+    "roll": tokens_shift,
+}

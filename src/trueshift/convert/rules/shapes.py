@@ -7,30 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Action, Analysis, Rule
+from trueshift.convert.analysis import Analysis, Rule
 from trueshift.convert.calls import Call
 from trueshift.convert.errors import Refused
 from trueshift.convert.lattice import Space
-from trueshift.convert.values import (
-    BATCH,
-    CONSTANT,
-    OTHER,
-    Frame,
-    Kind,
-    Plain,
-    Tokens,
-    Value,
-    values_in,
-)
-
-_FLATTEN = (
-    "positions become features (flatten before a linear layer), so every position has weights of"
-    " its own."
-)
-_FLATTEN_ADVICE = (
-    "Use global pooling, or pass flatten='canonical': the origin of the map is then chosen from"
-    " its contents."
-)
+from trueshift.convert.meeting import join
+from trueshift.convert.rules.maps import enter_origin
+from trueshift.convert.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
 
 
 def reshape(a: Analysis, call: Call) -> Any:
@@ -49,59 +32,21 @@ def reshape(a: Analysis, call: Call) -> Any:
     return Value(result, tuple(kinds))
 
 
-def enter_origin(a: Analysis, call: Call, value: Value) -> None:
-    """Let an operation depend on absolute positions, if the user allows it."""
-    if a.flatten != "canonical":
-        raise Refused(_FLATTEN, _FLATTEN_ADVICE)
-    if any(isinstance(kind, Frame) for kind in value.kinds):
-        return
-    a.fixed_sizes = True
-    a.actions[call.node] = Action(
-        "origin", spaces=layout(value), origin=len(a.origins), note="origin chosen by contents"
-    )
-    a.origins.append(call.node)
-
-
-def layout(value: Value) -> tuple[Space, ...]:
-    """Return the spatial axes of a map ``(B, C, *spatial)``, or refuse another layout."""
-    spaces = tuple(kind for kind in value.kinds[2:] if isinstance(kind, Space))
-    ordered = [space.axis for space in spaces]
-    whole = len(spaces) == value.data.ndim - 2 and ordered == sorted(ordered)
-    if not whole or value.kinds[0] is not BATCH or not isinstance(value.kinds[1], Plain):
-        raise Refused(
-            "it samples a tensor that is not laid out as (batch, channels, *space).",
-            "Move batch and channels to the first two axes before it.",
-        )
-    return spaces
-
-
 def _groups(old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
     """Pair runs of axes of equal product."""
     groups = []
     i = j = 0
     while i < len(old) or j < len(new):
-        own, other = [], []
-        size_own = size_other = 1
-        if i < len(old):
-            own.append(i)
-            size_own *= old[i]
-            i += 1
-        if j < len(new):
-            other.append(j)
-            size_other *= new[j]
-            j += 1
-        while size_own != size_other:
-            if size_own < size_other and i < len(old):
-                own.append(i)
-                size_own *= old[i]
+        first, start = i, j
+        i, j = min(i + 1, len(old)), min(j + 1, len(new))
+        while (own := math.prod(old[first:i])) != (other := math.prod(new[start:j])):
+            if own < other and i < len(old):
                 i += 1
             elif j < len(new):
-                other.append(j)
-                size_other *= new[j]
                 j += 1
             else:
                 break
-        groups.append((own, other))
+        groups.append((list(range(first, i)), list(range(start, j))))
     return groups
 
 
@@ -250,7 +195,9 @@ def cat(a: Analysis, call: Call) -> Any:
             "Join channels, and use global pooling instead of a class token.",
         )
     kinds = [
-        values[0].kinds[axis] if axis == dim else a.join([(value, axis) for value in values])
+        values[0].kinds[axis]
+        if axis == dim
+        else join(a.lattice, [(value, axis) for value in values])
         for axis in range(result.ndim)
     ]
     return Value(result, tuple(kinds), all(value.fixed for value in values))
@@ -268,11 +215,12 @@ def split(a: Analysis, call: Call) -> Any:
     return tuple(Value(part, kinds, value.fixed) for part in a.execute(call))
 
 
-def shape_rules() -> dict[str, Rule]:
-    """Return the rules of this file by name."""
-    rules: dict[str, Rule] = dict.fromkeys(["view", "flatten", "unflatten", "reshape_as"], reshape)
-    rules |= dict.fromkeys(("permute", "transpose", "movedim", "moveaxis", "t"), permute)
-    rules |= dict.fromkeys(("expand", "expand_as", "repeat", "tile", "broadcast_to"), expand)
-    rules |= dict.fromkeys(("cat", "stack"), cat)
-    rules |= dict.fromkeys(("chunk", "split", "tensor_split", "unbind"), split)
-    return rules | {"squeeze": squeeze, "unsqueeze": unsqueeze}
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("view", "flatten", "unflatten", "reshape_as"), reshape),
+    **dict.fromkeys(("permute", "transpose", "movedim", "moveaxis", "t"), permute),
+    **dict.fromkeys(("expand", "expand_as", "repeat", "tile", "broadcast_to"), expand),
+    **dict.fromkeys(("cat", "stack"), cat),
+    **dict.fromkeys(("chunk", "split", "tensor_split", "unbind"), split),
+    "squeeze": squeeze,
+    "unsqueeze": unsqueeze,
+}
