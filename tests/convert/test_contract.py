@@ -73,6 +73,29 @@ def test_copies_and_pickles_compute_the_same(name):
     assert torch.equal(other(*example), y)
 
 
+class InPlace(Residual):
+    def forward(self, x):
+        return super().forward(x.mul_(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_model_that_changes_its_input_leaves_the_example_alone(dtype):
+    model, x = trained(InPlace()).to(dtype), X.to(dtype)
+    example = x.clone()
+    new = convert(model, "aps", example)
+    convert(model, "stride", example, padding="keep")
+    assert torch.equal(example, x)
+    torch.testing.assert_close(new(x.clone()), new(circular_shift(x, 3, 5)))
+
+
+def test_converts_inside_inference_mode_to_a_network_that_trains():
+    model = trained(Residual())
+    with torch.inference_mode():
+        new = convert(model, "aps", X.clone())
+    new.train()(X).sum().backward()
+    assert all(parameter.grad is not None for parameter in new.parameters())
+
+
 def test_modes_types_and_devices():
     new = convert(trained(WithAux()), "lps", X)
     assert not new.training

@@ -122,6 +122,7 @@ def plan(
     return new.plan
 
 
+@torch.inference_mode(False)  # the new network must be able to train
 def _build(
     model: nn.Module, spec: Sampling, example: Any, select: str | None, flatten: str, padding: str
 ) -> tuple[Analysis, Converted]:

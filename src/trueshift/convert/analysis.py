@@ -204,6 +204,7 @@ class Analysis:
         data = self.traced.arguments[str(node.target)]
         if not isinstance(data, Tensor):
             return data
+        data = data.clone()  # the model may change it in place
         if data.ndim not in (3, 4, 5):
             return Value(data, (BATCH, *[OTHER] * (data.ndim - 1)) if data.ndim else ())
         self.inputs[str(node.target)] = len(self.lattice.sizes)

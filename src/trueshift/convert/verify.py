@@ -48,13 +48,13 @@ def shift_error(
     worst = 0.0
     with torch.no_grad():
         for inputs in (examples, noise):
-            expected = _tensors(twin(**inputs))
+            expected = _run(twin, inputs)
             for _ in range(-(-shifts // 2)):
                 offsets = _draw(analysis, step, generator)
                 moved = {
                     name: _move(x, offsets.get(_root(analysis, name))) for name, x in inputs.items()
                 }
-                actual = _tensors(twin(**moved))
+                actual = _run(twin, moved)
                 for value, before, after in zip(outputs, expected, actual, strict=True):
                     if before.is_floating_point():
                         error = _difference(analysis, value, before, after, offsets)
@@ -85,7 +85,7 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
     device = next(twins[0].parameters(), torch.empty(0)).device
     inputs = {name: _double(x, device) for name, x in analysis.traced.arguments.items()}
     with torch.no_grad():
-        before, after = (_tensors(twin(**inputs)) for twin in twins)
+        before, after = (_run(twin, inputs) for twin in twins)
     worst = 0.0
     for one, other in zip(before, after, strict=True):
         spread = max(float(one.std()), 1e-300) if one.numel() > 1 else 1.0
@@ -155,5 +155,7 @@ def _noise(x: Any, generator: torch.Generator) -> Any:
     return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 
 
-def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
+def _run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+    """List the tensors that a network returns for copies of its inputs; it may change them."""
+    copies = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+    return [leaf for leaf in leaves(model(**copies)) if isinstance(leaf, Tensor)]
