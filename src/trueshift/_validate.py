@@ -7,7 +7,7 @@ import operator
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
 
@@ -147,3 +147,34 @@ def _as_int(value: object) -> int | None:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return None
+
+
+def check_module(who: str, what: str, module: object) -> None:
+    """Raise unless ``module`` is a module or ``None``."""
+    if module is not None and not isinstance(module, nn.Module):
+        raise TypeError(
+            f"{who}: {what} must be a module or None, got {module!r}."
+            " Names are for LPD, APS, LPU and Sampling."
+        )
+
+
+def check_output_size(
+    who: str, output_size: Sequence[int], u: Tensor, stride: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Raise unless ``u`` may be cropped to ``output_size``: by less than a stride per axis."""
+    full = tuple(u.shape[2:])
+    if not isinstance(output_size, Sequence):
+        raise TypeError(
+            f"{who}: output_size must be one integer per axis, got {output_size!r}."
+            f" Pass {(output_size,) * len(full)}."
+        )
+    size = tuple(output_size)
+    fits = len(size) == len(full) and all(
+        n - step < wanted <= n for wanted, n, step in zip(size, full, stride, strict=True)
+    )
+    if not fits:
+        raise ValueError(
+            f"{who}: output_size {size} does not fit: up-sampling by {stride} gives {full},"
+            " and less than one stride may be cropped per axis."
+        )
+    return size

@@ -173,7 +173,8 @@ def _mat_reader() -> Callable[[Path], Any]:
         loadmat = importlib.import_module("scipy.io").loadmat
     except ImportError as error:
         raise ImportError(
-            f"VOC: the labels of SBD are MATLAB files: pip install scipy (or trueshift[voc]) to read them. {BY_HAND}"
+            "VOC: the labels of SBD are MATLAB files: pip install scipy (or trueshift[voc]) to read"
+            f" them. {BY_HAND}"
         ) from error
     return lambda path: loadmat(path)["GTcls"][0]["Segmentation"][0]
 

@@ -15,6 +15,8 @@ from trueshift._validate import (
     check_choice,
     check_divisible,
     check_map,
+    check_module,
+    check_output_size,
     check_phase,
     check_stride,
     stride_per_axis,
@@ -63,8 +65,8 @@ class PolyphaseDown(nn.Module):
         check_stride("PolyphaseDown", stride)
         check_choice("PolyphaseDown", "select_on", select_on, SELECT_ON)
         check_choice("PolyphaseDown", "padding_mode", padding_mode, PADDING_MODES)
-        _check_module("PolyphaseDown", "antialias", antialias)
-        _check_module("PolyphaseDown", "selector", selector)
+        check_module("PolyphaseDown", "antialias", antialias)
+        check_module("PolyphaseDown", "selector", selector)
         self.stride: int | tuple[int, ...] = _plain(stride)
         self.selector, self.antialias = selector, antialias
         self.select_on, self.padding_mode = select_on, padding_mode
@@ -150,7 +152,7 @@ class PolyphaseUp(nn.Module):
     def __init__(self, stride: Stride = 2, antialias: nn.Module | None = None) -> None:
         super().__init__()
         check_stride("PolyphaseUp", stride)
-        _check_module("PolyphaseUp", "antialias", antialias)
+        check_module("PolyphaseUp", "antialias", antialias)
         self.stride: int | tuple[int, ...] = _plain(stride)
         self.antialias = antialias
 
@@ -159,7 +161,9 @@ class PolyphaseUp(nn.Module):
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
         u = polyphase_up(y, phase, steps)
         if output_size is not None:
-            u = _crop(u, output_size, steps)
+            size = check_output_size("PolyphaseUp", output_size, u, steps)
+            kept: Slices = (..., *(slice(0, wanted) for wanted in size))
+            u = u[kept]
         if self.antialias is None:
             return u
         return self.antialias(u) * float(math.prod(steps))
@@ -290,31 +294,3 @@ def LPU(
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:
     return tuple(stride) if isinstance(stride, Sequence) else stride
-
-
-def _check_module(who: str, what: str, module: object) -> None:
-    if module is not None and not isinstance(module, nn.Module):
-        raise TypeError(
-            f"{who}: {what} must be a module or None, got {module!r}."
-            " Names are for LPD, APS, LPU and Sampling."
-        )
-
-
-def _crop(u: Tensor, output_size: Sequence[int], steps: tuple[int, ...]) -> Tensor:
-    full = tuple(u.shape[2:])
-    if not isinstance(output_size, Sequence):
-        raise TypeError(
-            f"PolyphaseUp: output_size must be one integer per axis, got {output_size!r}."
-            f" Pass {(output_size,) * len(full)}."
-        )
-    size = tuple(output_size)
-    fits = len(size) == len(full) and all(
-        n - step < wanted <= n for wanted, n, step in zip(size, full, steps, strict=True)
-    )
-    if not fits:
-        raise ValueError(
-            f"PolyphaseUp: output_size {size} does not fit: up-sampling by {steps} gives {full},"
-            " and less than one stride may be cropped per axis."
-        )
-    kept: Slices = (..., *(slice(0, wanted) for wanted in size))
-    return u[kept]
