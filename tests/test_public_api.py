@@ -69,6 +69,7 @@ def test_importing_needs_torch_only():
         "onnx",
         "onnxruntime",
         "safetensors",
+        "sympy",
         "timm",
         "torchmetrics",
         "torchvision",

@@ -13,7 +13,6 @@ import math
 
 import torch
 from torch import Tensor
-from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from trueshift._adjoint import offset_blocks
 
@@ -93,9 +92,7 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     size = code.shape[axis]
     place = torch.arange(size, device=code.device)
     length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
-    known = not isinstance(size, torch.SymInt)
-    rounds = (size - 1).bit_length() if known else _ROUNDS
-    steps = [2**r for r in range(rounds) if not statically_known_true(size <= 2**r)]
+    steps = _steps(size)
     powers = [pow(base, step, _PRIME) for step in steps]
     step = torch.tensor(steps, dtype=torch.int64, device=code.device)
     factor = torch.tensor(powers, dtype=torch.int64, device=code.device)
@@ -104,6 +101,16 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     for r in range(len(steps)):
         code = (code + code.index_select(axis, ahead[r]) * factor[r]) % _PRIME
     return _scramble(code)
+
+
+def _steps(size: int | torch.SymInt) -> list[int]:
+    """Powers of two below ``size``; those that may be, if it is only known while running."""
+    if not isinstance(size, torch.SymInt):
+        return [2**r for r in range((size - 1).bit_length())]
+    # Imported here because it takes as long as a third of torch, and only tracing needs it.
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return [2**r for r in range(_ROUNDS) if not statically_known_true(size <= 2**r)]
 
 
 def _scramble(code: Tensor) -> Tensor:
