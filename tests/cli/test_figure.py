@@ -84,3 +84,9 @@ def test_images_are_normalised_as_the_run_was(tmp_path, capsys):
     assert figure._normalisation(str(checkpoint))[0] == (0.356, 0.356, 0.356)
     assert figure._name(str(checkpoint)) == "net"
     assert figure._name("a/exact.safetensors") == "exact"
+
+
+def test_networks_are_called_by_what_tells_them_apart():
+    assert figure._names("net_aps.ckpt", "net_lps_tri3.ckpt") == ["aps", "lps_tri3"]
+    assert figure._names("net.ckpt", "net_lps.ckpt") == ["net", "net_lps"]
+    assert figure._names("aps.ckpt", "lps.ckpt") == ["aps", "lps"]

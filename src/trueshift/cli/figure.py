@@ -83,7 +83,7 @@ def _segmentation(args: argparse.Namespace) -> Path:
     )
 
     networks = [_load(name) for name in (args.first, args.second)]
-    names = args.names or [_name(path) for path in (args.first, args.second)]
+    names = args.names or _names(args.first, args.second)
     if names[0] == names[1]:
         raise ValueError(f"both networks are called {names[0]!r}. Tell them apart: --names A B.")
     images, shift = _images(args), (args.shift[0], args.shift[1])
@@ -139,6 +139,14 @@ def _load(name: str) -> Loaded:
     if Path(name).suffix not in (".ckpt", ".safetensors"):
         raise ValueError(f"{name} is no checkpoint. Pass {FILES}.")
     return load_network(name)
+
+
+def _names(first: str, second: str) -> list[str]:
+    """Return the names of two networks without the words that both begin with."""
+    words = [_name(path).split("_") for path in (first, second)]
+    while min(map(len, words)) > 1 and words[0][0] == words[1][0]:
+        words = [rest for _, *rest in words]
+    return ["_".join(rest) for rest in words]
 
 
 def _name(path: str) -> str:
