@@ -1,12 +1,16 @@
+import argparse
 import itertools
+import json
 import runpy
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 import trueshift as ts
+from trueshift._torchvision import import_torchvision
 
 FOLDER = Path(__file__).parents[1] / "examples"
 # These go through every shift of an image and return the largest difference.
@@ -48,6 +52,87 @@ def test_example_would_notice_a_difference(path, capsys, monkeypatch, tmp_path):
     plain.write_text(path.read_text().replace('.eval(), "aps"', '.eval(), "stride"'))
     assert runpy.run_path(str(plain))["main"]() > 0.0
     assert not capsys.readouterr().out.rstrip().endswith("shifts: 0.0")
+
+
+def slim_mobilenet():
+    import_torchvision()
+    from torchvision.models import mobilenet_v2
+
+    torch.manual_seed(0)
+    net = mobilenet_v2(weights=None, width_mult=0.1)
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = None  # statistics of the one batch that follows
+    with torch.no_grad():
+        net(torch.randn(32, 3, 64, 64))
+    return net.eval()
+
+
+@pytest.mark.parametrize(
+    ("spec", "learn", "steps"), [("APS", "", 50), ("LPS", "", 2), ("LPS", "sampling.", 2)]
+)
+def test_the_original_teaches_its_copy_without_labels(spec, learn, steps, capsys):
+    functions = runpy.run_path(str(FOLDER / "convert_pretrained.py"))
+    original, photos = slim_mobilenet(), list(torch.randint(0, 256, (4, 3, 40, 48)).byte())
+    images = torch.randn(2, 3, 32, 32)
+    net = ts.convert(original, functions[spec], images)
+    before = {name: value.clone() for name, value in net.named_parameters()}
+    losses = functions["distill"](
+        original, net, functions[spec], photos, steps, learn=learn, size=32
+    )
+    changed = {name for name, value in net.named_parameters() if not value.equal(before[name])}
+    assert changed
+    assert all(name.startswith(learn) for name in changed)
+    assert not any(name.startswith(("classifier.", "features.6.")) for name in changed)
+    assert any(name.startswith("features.7.") for name in changed) == (learn == "")
+    assert len(losses) == steps
+    if steps > 2:
+        assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
+        assert "step 50: loss" in capsys.readouterr().out
+    with torch.inference_mode():
+        assert net(images).equal(net(images.roll((3, 5), (2, 3))))
+
+
+def test_the_converted_network_is_measured():
+    functions = runpy.run_path(str(FOLDER / "convert_pretrained.py"))
+    torch.manual_seed(0)
+    images, labels = torch.randn(3, 3, 256, 256), torch.tensor([1, 2, 3])
+    original = functions["SmallResNet"]().eval()
+    nets = {"original": original, "aps": ts.convert(original, "aps", images[:1, :, :16, :16])}
+    rows = {name: functions["evaluate"](net, images, labels) for name, net in nets.items()}
+    assert rows["aps"]["circular"] == 1
+    assert rows["aps"]["bitwise_equal"] == 3
+    assert rows["original"]["bitwise_equal"] == 0
+    assert rows["aps"]["flops"] > rows["original"]["flops"] == 1
+    times = functions["clock"](nets, images[:, :, :64, :64], rounds=2)
+    assert times["original"] == {"time": 1, "time_channels_last": 1}
+    assert times["aps"]["time"] > 0
+
+
+@pytest.mark.slow
+def test_the_whole_table_of_the_pretrained_network(tmp_path, capsys):
+    functions = runpy.run_path(str(FOLDER / "convert_pretrained.py"))
+    functions["measure"].__globals__["read_network"] = lambda weights: slim_mobilenet()
+    for path in (tmp_path / "val/0007/a.png", tmp_path / "val/0003/b.png", tmp_path / "p/a.jpg"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((256, 256), 80).save(path)
+    options = argparse.Namespace(
+        weights=tmp_path / "none.pth",
+        images=tmp_path / "val",
+        tuning_images=tmp_path / "p",
+        steps=4,
+        save=tmp_path / "tuned",
+    )
+    rows = functions["measure"](options)
+    assert len(rows) == 7
+    assert all(rows[name]["bitwise_equal"] == 2 for name in rows if name.startswith(("aps", "lps")))
+    assert json.loads((options.save / "results.json").read_text()) == rows
+    written = {path: path.read_bytes() for path in options.save.glob("*.pth")}
+    assert len(written) == 3
+    again = functions["measure"](options)  # finds the tuned weights
+    assert again["aps, distilled"]["top1"] == rows["aps, distilled"]["top1"]
+    assert {path: path.read_bytes() for path in options.save.glob("*.pth")} == written
+    assert capsys.readouterr().out.count("FLOPs") == 2
 
 
 def test_fine_tuning_keeps_the_consistency_and_brings_back_accuracy(capsys):
