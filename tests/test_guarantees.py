@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import trueshift as ts
-from trueshift.layers import selectors
+from trueshift.layers import chunks
 from trueshift.shifts import circular_shift
 
 FORMATS = {"default": torch.contiguous_format, "channels last": torch.channels_last}
@@ -229,7 +229,7 @@ class TestExactLayers:
     def test_a_batch_that_is_worked_on_in_parts(self, build, monkeypatch):
         layer = build(16).eval()
         x = torch.randn(1, 16, 14, 10)
-        monkeypatch.setattr(selectors, "_CHUNK_ELEMENTS", 4 * x.numel())  # 4 + 4 + 4 + 1 images
+        monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 4 * x.numel())  # 4 + 4 + 4 + 1 images
         shifts = all_shifts((14, 10))[::11]
         assert len(shifts) % 4 == 1
         logits = layer.selector(torch.cat([circular_shift(x, *shift) for shift in shifts]))
