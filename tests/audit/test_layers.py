@@ -6,6 +6,7 @@ import trueshift as ts
 from trueshift.audit import audit
 from trueshift.audit.layers import _as_map, map_error
 from trueshift.convert import convert
+from trueshift.layers import chunks
 from trueshift.report.words import break_text
 
 
@@ -170,3 +171,16 @@ def test_scripted_networks_are_not_looked_into():
     result = audit(scripted, IMAGES, shifts=3)
     assert result.layers == ()
     assert 0 <= result.consistency <= 1
+
+
+@pytest.mark.parametrize("method", ["aps", "lps"])
+def test_maps_that_are_made_in_parts_change_no_number(method, monkeypatch):
+    torch.manual_seed(0)
+    model = ts.models.resnet(ts.Sampling(method), (1, 1), (8, 16), num_classes=3).eval()
+    images = torch.randn(5, 3, 32, 32)
+    whole = audit(model, images, shifts=3, batch_size=8)
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * 8 * 32 * 32)
+    parts = audit(model, images, shifts=3, batch_size=8)
+    assert {margin.num_images for margin in whole.margins} == {5}
+    assert parts.margins == whole.margins
+    assert parts.layers == whole.layers

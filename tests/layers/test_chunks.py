@@ -50,6 +50,17 @@ def test_a_network_gives_the_same_bits_in_chunks(monkeypatch, select, antialias)
         assert torch.equal(model(x.roll((3, 6), (2, 3))), whole)
 
 
+@pytest.mark.parametrize("name", ["conv1", "bn1", "conv1_down", "maxpool_down"])
+def test_hooks_see_the_whole_batch(monkeypatch, name):
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
+    model = resnet(Sampling("aps"), (1, 1), (8, 16), num_classes=3).eval()
+    seen = []
+    model.get_submodule(name).register_forward_hook(lambda *args: seen.append(len(args[1][0])))
+    with torch.inference_mode():
+        model(torch.randn(5, 3, 32, 32))
+    assert seen == [5]
+
+
 def test_batch_norms_in_training_see_the_whole_batch(monkeypatch):
     model = resnet(Sampling("aps"), (1, 1), (8, 16), num_classes=3).train()
     x = torch.randn(5, 3, 32, 32)

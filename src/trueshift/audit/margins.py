@@ -80,7 +80,7 @@ class SelectorRecorder:
         }
         self._margins: dict[str, list[Tensor]] = {}
         self._relative: dict[str, float] = {}
-        self._asked: set[str] = set()
+        self._seen: dict[str, int] = {}  # images so far: a batch may come in parts
         self.choices: dict[str, Choice] = {}
 
     @contextlib.contextmanager
@@ -92,9 +92,9 @@ class SelectorRecorder:
             picture: Row of the image whose components are kept, if any.
         """
         methods = {}
-        self._asked.clear()
+        self._seen.clear()
         for name, selector in self.selectors.items():
-            method = "_logits" if isinstance(selector, ConvSelector) else "_norms"
+            method = "scores" if isinstance(selector, ConvSelector) else "_norms"
             methods[name] = method
             original = getattr(selector, method)
             tell = functools.partial(self._record, name, rows, picture)
@@ -108,18 +108,20 @@ class SelectorRecorder:
     def _record(
         self, name: str, rows: int, picture: int | None, logits: Tensor, x: Tensor, stride: Any
     ) -> None:
-        if name in self._asked:  # a second look at images that are close to a tie
+        first = self._seen.get(name, 0)
+        self._seen[name] = first + len(logits)
+        logits = logits[: max(rows - first, 0)].detach().double().cpu()
+        if not len(logits):
             return
-        self._asked.add(name)
-        logits = logits[:rows].detach().double().cpu()
         best, second = logits.topk(2, dim=1).values.unbind(1)
         margin = best - second
         scale = logits.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
         self._margins.setdefault(name, []).append(margin.float())
         smallest = float((margin / scale).min())
         self._relative[name] = min(self._relative.get(name, math.inf), smallest)
-        if picture is not None and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
-            row = slice(picture, picture + 1)
+        here = picture is not None and first <= picture < first + len(logits)
+        if picture is not None and here and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
+            row = slice(picture - first, picture - first + 1)
             steps = stride_per_axis("audit", stride, 2)
             chosen = int(argmax_phase(logits[row], x[row].cpu(), steps))
             self.choices[name] = _choice(name, self.selectors[name], x[row], stride, chosen)
@@ -141,6 +143,8 @@ def _telling(
     original: Callable[..., Tensor], tell: Callable[[Tensor, Tensor, Any], None]
 ) -> Callable[..., Tensor]:
     def call(x: Tensor, stride: Any, **options: Any) -> Tensor:
+        if options.get("exact"):  # a second look at images that are close to a tie
+            return original(x, stride, **options)
         exact = original(x, stride, **{key: True for key in options})  # rounded sums hide ties
         tell(exact, x, stride)
         return original(x, stride, **options) if options else exact

@@ -96,7 +96,7 @@ class ConvSelector(nn.Module):
         self.register_buffer("tau", torch.tensor(float(tau)))
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        logits = self._logits(x, stride)
+        logits = self.scores(x, stride)
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
     def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
@@ -112,9 +112,6 @@ class ConvSelector(nn.Module):
 
     def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
         """Return what :meth:`choose` compares at test time: logits in full precision."""
-        return self._logits(x, stride)
-
-    def _logits(self, x: Tensor, stride: Stride) -> Tensor:
         check_map("ConvSelector", x, self.dim)
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)

@@ -18,7 +18,7 @@ from trueshift.layers.spec import Sampling
 from trueshift.models.blocks import BLOCKS, build_stage, stage_strides
 from trueshift.models.features import Feature, StagedClassifier, Step, check_image
 from trueshift.models.pretrained import Weights, load_weights
-from trueshift.models.sampling import build_down, conv_and_sample, max_and_sample, sample
+from trueshift.models.sampling import build_down, conv_and_sample, first_phase, max_and_sample
 from trueshift.models.saving import saveable
 from trueshift.padding import pad
 
@@ -147,8 +147,8 @@ class ResNet(StagedClassifier):
             return pooled, (first, second)
         inside = mode == "zeros"  # torch pads by itself
         wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)
-        pooled, second = sample(None, F.max_pool2d(wide, 3, 2, padding=int(inside)), y, 2)
-        return pooled, (first, second)
+        pooled = F.max_pool2d(wide, 3, 2, padding=int(inside))
+        return pooled, (first, first_phase(y, 2))
 
 
 def initialize(model: nn.Module) -> None:

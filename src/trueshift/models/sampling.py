@@ -37,16 +37,17 @@ def conv_and_sample(
 ) -> tuple[Tensor, Step]:
     """Convolve, normalize, apply ReLU and down-sample."""
     if down is None:
-        return sample(None, F.relu(norm(conv(x)), inplace=True), x, stride)
-    known = (down.choose(x),) if select == "input" else ()
-    if known and down.antialias is None:
-        y = F.relu(norm(conv.at(down.fit(x), *known, stride)), inplace=True)
-        return y, _step(*known, x, stride)
+        return F.relu(norm(conv(x)), inplace=True), first_phase(x, stride)
+    phase = down.choose(x) if select == "input" else None
+    if phase is not None and down.antialias is None:
+        y = F.relu(norm(conv.at(down.fit(x), phase, stride)), inplace=True)
+        return y, _step(phase, x, stride)
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return down(F.relu(norm(conv(part)), inplace=True), phase, return_phase=True)
 
-    return _sample_dense(dense, x, known, conv.out_channels, norm.training, stride)
+    y, phase = _sample_dense(dense, x, phase, conv.out_channels, (conv, norm, down))
+    return y, _step(phase, x, stride)
 
 
 def max_and_sample(
@@ -60,52 +61,45 @@ def max_and_sample(
     widths, pool = ((0, 1),) * dim, MAX_POOLS[dim]
     if down is None:
         even = mode == "circular"  # then no window reaches over the border
-        return sample(None, pool(x if even else pad(x, widths, mode), 2, 2), x, 2)
-    known = (down.choose(x),) if select == "input" else ()
+        return pool(x if even else pad(x, widths, mode), 2, 2), first_phase(x, 2)
+    phase = down.choose(x) if select == "input" else None
+    hard = phase is not None and not phase.dtype.is_floating_point
     kept_only = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-    if known and down.antialias is None and kept_only and not known[0].dtype.is_floating_point:
-        y = pool(phase_window(down.fit(x), *known, (2,) * dim, widths, mode), 2, 2)
-        return y, _step(*known, x, 2)
+    if phase is not None and hard and kept_only and down.antialias is None:
+        y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
+        return y, _step(phase, x, 2)
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
 
-    return _sample_dense(dense, x, known, x.shape[1], down.training, 2)
+    y, phase = _sample_dense(dense, x, phase, x.shape[1], (down,))
+    return y, _step(phase, x, 2)
 
 
 def _sample_dense(
     dense: Callable[..., tuple[Tensor, Tensor]],
     x: Tensor,
-    known: tuple[Tensor, ...],
+    phase: Tensor | None,
     channels: int,
-    training: bool,
-    stride: int,
-) -> tuple[Tensor, Step]:
+    modules: tuple[nn.Module, ...],
+) -> tuple[Tensor, Tensor]:
     """Make a map of the size of ``x`` and down-sample it; at test time a few images at a time."""
-    if training:  # batch norms look at the whole batch
-        y, phase = dense(x, *known)
-    else:
-        y, phase = by_chunks(dense, x, *known, per_image=channels * math.prod(x.shape[2:]))
-    return y, _step(phase, x, stride)
+    maps = (x,) if phase is None else (x, phase)
+    if any(_needs_whole_batch(part) for module in modules for part in module.modules()):
+        return dense(*maps)
+    y, phase = by_chunks(dense, *maps, per_image=channels * math.prod(x.shape[2:]))
+    return y, phase
 
 
-def sample(down: nn.Module | None, x: Tensor, before: Tensor, stride: int) -> tuple[Tensor, Step]:
-    """Down-sample ``x``, or note that the operation before did so by a plain stride.
+def _needs_whole_batch(module: nn.Module) -> bool:
+    """Whether a module mixes images, as batch norms in training do, or hooks look at its maps."""
+    return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
 
-    Args:
-        down: A :class:`PolyphaseDown` that selects; ``None`` if ``x`` is down-sampled already.
-        x: The map.
-        before: The map that still has the size before down-sampling.
-        stride: Sampling factor of all axes.
 
-    Returns:
-        The down-sampled map and the step.
-    """
-    if down is not None:
-        x, phase = down(x, return_phase=True)
-    else:
-        phase = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-    return x, _step(phase, before, stride)
+def first_phase(before: Tensor, stride: int) -> Step:
+    """Describe what a plain stride did to a map ``before``: it kept the first component."""
+    phase = torch.zeros(before.shape[0], dtype=torch.int64, device=before.device)
+    return _step(phase, before, stride)
 
 
 def _step(phase: Tensor, before: Tensor, stride: int) -> Step:
