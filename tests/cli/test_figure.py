@@ -79,6 +79,11 @@ def test_images_are_normalised_as_the_run_was(tmp_path, capsys):
     checkpoint.parent.mkdir(parents=True)
     assert figure._normalisation(str(checkpoint)) == figure.IMAGENET
     assert "normalised as ImageNet" in capsys.readouterr().err
+    config = checkpoint.parent.parent / "config.yaml"
+    for data in (None, {}, {"class_path": "no_such_module.Data"}, {"class_path": "pathlib.Path"}):
+        config.write_text(yaml.safe_dump({"data": data}))
+        assert figure._normalisation(str(checkpoint)) == figure.IMAGENET
+        assert "normalised as ImageNet" in capsys.readouterr().err
     told = {"data": {"class_path": "trueshift.data.Shapes"}}
     (checkpoint.parent.parent / "config.yaml").write_text(yaml.safe_dump(told))
     assert figure._normalisation(str(checkpoint))[0] == (0.356, 0.356, 0.356)

@@ -182,7 +182,7 @@ def _normalisation(checkpoint: str) -> tuple[tuple[float, ...], tuple[float, ...
     """Return mean and deviation of the data that a run was trained on, as its config tells."""
     try:
         kind, _ = data_of(Path(checkpoint))
-    except FileNotFoundError as error:
+        return kind.mean, kind.std
+    except (FileNotFoundError, ValueError, ImportError, AttributeError) as error:
         print(f"{error} Images are normalised as ImageNet's.", file=sys.stderr)
         return IMAGENET
-    return kind.mean, kind.std

@@ -20,6 +20,8 @@ def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
         raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
     import yaml
 
-    told = yaml.safe_load(config.read_text())["data"]
+    told = yaml.safe_load(config.read_text()).get("data") or {}
+    if "class_path" not in told:
+        raise ValueError(f"{config} does not tell the data: pass a checkpoint of trueshift fit.")
     module, _, name = told["class_path"].rpartition(".")
     return getattr(importlib.import_module(module), name), told.get("init_args") or {}
