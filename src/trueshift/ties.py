@@ -10,6 +10,7 @@ shifted; then both phases give the same component.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -25,12 +26,15 @@ _DIGIT = 2**26
 _ROUNDS = 12  # enough for 4096 pixels along an axis
 
 
-def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+def argmax_phase(
+    logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
+) -> Tensor:
     """Return the phase of the largest logit, ties broken equivariantly (paper section 4.1, k-star).
 
     Args:
         logits: ``(B, P)``; must permute with the shift of ``x`` (equation 9).
-        x: The feature map ``(B, C, *spatial)`` that the logits were computed from.
+        x: The feature map ``(B, C, *spatial)`` that the logits were computed from; or a function
+            that returns it, called only if there is a tie to break.
         stride: Sampling factor of each axis.
 
     Returns:
@@ -40,6 +44,7 @@ def argmax_phase(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
     tied = logits == logits.amax(1, keepdim=True)
     # A traced graph cannot branch on values, so there the fingerprints are always computed.
     if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
+        x = x if isinstance(x, Tensor) else x()
         num_phases = logits.shape[1]
         index = torch.arange(num_phases, device=x.device)
         # Where the map repeats itself any tied phase will do: the lowest, in every runtime.

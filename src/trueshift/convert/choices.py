@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from trueshift.ties import argmax_phase
 
 
 class Choose(nn.Module):
-    """What leaders and origins share: a hard choice whose ties are broken by the input images.
+    """What leaders and origins share: the ties of their choice are broken by the input images.
 
     A map may look the same from two phases while another branch, which must follow, does not. So
     the witness of a tie is the image itself, seen from the offset of the map: if it ties too, the
@@ -41,15 +41,6 @@ class Choose(nn.Module):
                 start = ravel(offsets, self.strides)
                 image = cut(image, start, self.strides, [(0, s - 1) for s in self.strides])
         return offset_blocks(image, self.strides).flatten(1, 1 + len(self.strides))
-
-    def decide(
-        self, scores: Tensor, steps: tuple[int, ...], witness: Callable[[], Tensor]
-    ) -> Tensor:
-        """Return the phase of the largest score."""
-        tied = scores == scores.amax(1, keepdim=True)
-        if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
-            return argmax_phase(scores, witness(), steps)
-        return scores.argmax(1)
 
 
 class Lead(Choose):
@@ -104,7 +95,7 @@ class Lead(Choose):
         steps = tuple(own.get(axis, 1) for axis in range(len(self.strides)))
         with torch.no_grad():
             scores = self.selector.scores(x, self.stride)  # type: ignore[operator]
-            return self.decide(scores, steps, lambda: self.witness(images, phases))
+            return argmax_phase(scores, lambda: self.witness(images, phases), steps)
 
     def _compares(self) -> bool:
         """Whether the phase is that of the largest score."""
@@ -149,5 +140,5 @@ class Origin(Choose):
             if any(phase.dtype.is_floating_point for phase in phases):
                 phase = scores.argmax(1)
             else:
-                phase = self.decide(scores, sizes, lambda: self.witness(images, phases))
+                phase = argmax_phase(scores, lambda: self.witness(images, phases), sizes)
         return cut(x, phase, sizes, [(0, size - 1) for size in sizes]), phase

@@ -98,8 +98,7 @@ def attention(a: Analysis, call: Call) -> Any:
     if isinstance(mask, Value) and mask.data.numel() > 1:
         raise Refused("attention with a mask or bias of positions.", "Drop attn_mask.")
     result: Tensor = a.execute(call)
-    for axis in (-2,):
-        same(a.lattice, key.kinds[axis], value.kinds[axis])
+    same(a.lattice, key.kinds[-2], value.kinds[-2])
     lead = [Value(v.data[..., 0, 0], v.kinds[:-2]) for v in (query, key, value)]
     kinds = broadcast(a.lattice, lead, result.ndim - 2)
     return Value(result, (*kinds, query.kinds[-2], value.kinds[-1]))
