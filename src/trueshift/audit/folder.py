@@ -36,14 +36,7 @@ class FolderImages:
         labels: bool = False,
     ) -> None:
         folder = Path(folder)
-        if not folder.is_dir():
-            raise FileNotFoundError(f"audit: {folder} is not a folder. Pass one that holds images.")
-        paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
-        if not paths:
-            raise FileNotFoundError(
-                f"audit: no images found in {folder} (looked for {' '.join(SUFFIXES)}). Pass a"
-                " folder that holds images."
-            )
+        paths = _find(folder)
         found = sorted({_class(p, folder) for p in paths}) if labels else []
         if "" in found:
             raise ValueError(
@@ -53,8 +46,7 @@ class FolderImages:
         numbered = all(name.isdecimal() for name in found)
         self.labels = {name: int(name) if numbered else k for k, name in enumerate(found)}
         self.class_names = () if numbered else tuple(found)
-        kept = len(paths) if num_images is None else min(num_images, len(paths))
-        self.paths = [paths[i * len(paths) // kept] for i in range(kept)]
+        self.paths = _spread(paths, num_images)
         self.folder, self.size = folder, size
         self.mean, self.std = (torch.tensor(v)[:, None, None] for v in (mean, std))
 
@@ -71,8 +63,7 @@ class FolderImages:
 
 def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
     """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
-    images = FolderImages(folder, size, (0.0,) * 3, (1.0,) * 3, num_images)
-    return [(255 * read_image(path, size, 3)).round().byte() for path in images.paths]
+    return [_read_pixels(path, size, 3) for path in _spread(_find(folder), num_images)]
 
 
 def read_image(path: Path, size: int | None, channels: int) -> Tensor:
@@ -86,6 +77,27 @@ def read_image(path: Path, size: int | None, channels: int) -> Tensor:
     Returns:
         float32 ``(channels, H, W)`` in [0, 1].
     """
+    return _read_pixels(path, size, channels).float() / 255
+
+
+def _find(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"audit: {folder} is not a folder. Pass one that holds images.")
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(
+            f"audit: no images found in {folder} (looked for {' '.join(SUFFIXES)}). Pass a"
+            " folder that holds images."
+        )
+    return paths
+
+
+def _spread(paths: list[Path], num_images: int | None) -> list[Path]:
+    kept = len(paths) if num_images is None else min(num_images, len(paths))
+    return [paths[i * len(paths) // kept] for i in range(kept)]
+
+
+def _read_pixels(path: Path, size: int | None, channels: int) -> Tensor:
     try:
         from PIL import Image
     except ImportError as error:
@@ -105,7 +117,7 @@ def read_image(path: Path, size: int | None, channels: int) -> Tensor:
         image = image.crop((left, top, left + size, top + size))
     width, height = image.size
     pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-    return pixels.view(height, width, channels).permute(2, 0, 1).float() / 255
+    return pixels.view(height, width, channels).permute(2, 0, 1)
 
 
 def _class(path: Path, folder: Path) -> str:
