@@ -19,7 +19,8 @@ from torch.nn import functional as F
 
 import trueshift as ts
 from benchmarks import reference
-from benchmarks.measure import Run, interleaved_ms, machine, peak_mib
+from benchmarks.measure import machine, peak_mib
+from trueshift.benchmark.meters import Run, medians
 
 SHAPES = ((32, 64, 56, 56), (32, 256, 28, 28), (16, 64, 112, 112))
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -82,7 +83,7 @@ def measure(shape: tuple[int, ...], layout: str, repeats: int) -> Iterator[Row]:
         module.train(mode == "train")
         x = torch.randn(shape).contiguous(memory_format=FORMATS[layout])
         runs = {"ours": runner(module, x, mode), "reference": runner(plain, x, mode)}
-        ms = interleaved_ms(runs, repeats)
+        ms = medians(runs, repeats, warmup=2)
         mib = {name: peak_mib(run) for name, run in runs.items()}
         yield Row(
             layer, mode, shape, layout, ms["ours"], ms["reference"], mib["ours"], mib["reference"]
@@ -114,7 +115,7 @@ def extras(shape: tuple[int, ...], repeats: int) -> dict[str, float]:
         "lpf_zeros": runner(lpf_zeros, x, "eval"),
         "strided_zeros": runner(strided_zeros, x, "eval"),
     }
-    ms = interleaved_ms(runs, repeats)
+    ms = medians(runs, repeats, warmup=2)
     return {
         "exact / plain sums (LPD C/8 eval)": ms["exact"] / ms["inexact"],
         "stride + tri3 / one strided depthwise conv (circular)": ms["lpf"] / ms["strided"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import platform
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -36,6 +37,15 @@ def interleaved(
             run()
             elapsed = 1e3 * (time.perf_counter() - start)
             yield name, elapsed if repeat >= warmup else None
+
+
+def medians(runs: Mapping[str, Run], repeats: int, warmup: int = 1) -> dict[str, float]:
+    """Return the median milliseconds of every function; see :func:`interleaved`."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for name, elapsed in interleaved(runs, repeats, warmup):
+        if elapsed is not None:
+            times[name].append(elapsed)
+    return {name: statistics.median(values) for name, values in times.items()}
 
 
 def peak_mib(run: Run) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift.benchmark.meters import interleaved
+from trueshift.benchmark.meters import medians
 from trueshift.export.write import Exported, load
 from trueshift.shifts import circular_shift
 
@@ -86,18 +85,16 @@ def check(
         x = torch.randn(shape, generator=generator).to(example.dtype)
         differences[shape] = _difference(runs["exported"](x), runs["torch"](x))
     exact = {name: _exactness(run, example) for name, run in runs.items()}
-    times: dict[str, list[float]] = {name: [] for name in runs}
     calls = {name: functools.partial(run, example) for name, run in runs.items()}
-    for name, elapsed in interleaved(calls, repeats, warmup=0):  # the checks have warmed up
-        times[name].append(elapsed or 0.0)
+    times = medians(calls, repeats, warmup=0)  # the checks have warmed up
     size = exported.path.stat().st_size / 1e6
     return Check(
         differences,
         exact["torch"],
         exact["exported"],
         size,
-        statistics.median(times["torch"]),
-        statistics.median(times["exported"]),
+        times["torch"],
+        times["exported"],
         tuple(example.shape),
     )
 
