@@ -12,9 +12,9 @@ without labels teach the converted network to see what the original sees::
 """
 
 import argparse
+import functools
 import json
 import statistics
-import time
 from collections import OrderedDict
 from pathlib import Path
 
@@ -22,7 +22,9 @@ import torch
 from torch import Tensor, nn
 
 import trueshift as ts
+from trueshift.benchmark.meters import medians
 from trueshift.convert import Converted, convert
+from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 SPLIT = 7  # MobileNetV2's blocks before this one keep their weights: a crop passes them once
 APS = ts.Sampling("aps", select="input")
@@ -247,8 +249,7 @@ def read_photo(path: Path) -> Tensor:
 
 def normalise(pixels: Tensor) -> Tensor:
     """Return bytes as ImageNet's networks expect them."""
-    mean = torch.tensor((0.485, 0.456, 0.406)).view(3, 1, 1)
-    std = torch.tensor((0.229, 0.224, 0.225)).view(3, 1, 1)
+    mean, std = (torch.tensor(values).view(3, 1, 1) for values in (IMAGENET_MEAN, IMAGENET_STD))
     return (pixels / 255 - mean) / std
 
 
@@ -289,16 +290,13 @@ def clock(nets: dict[str, nn.Module], images: Tensor, rounds: int = 7) -> dict[s
     layouts = {"time": torch.contiguous_format, "time_channels_last": torch.channels_last}
     for key, layout in layouts.items():
         batch = images.contiguous(memory_format=layout)
-        seconds: dict[str, list[float]] = {name: [] for name in nets}
-        for _ in range(1 + rounds):
-            for name, net in nets.items():
-                net.eval().to(memory_format=layout)
-                start = time.perf_counter()
-                net(batch)
-                seconds[name].append(time.perf_counter() - start)
-        middle = {name: statistics.median(values[1:]) for name, values in seconds.items()}
+        calls = {
+            name: functools.partial(net.eval().to(memory_format=layout), batch)
+            for name, net in nets.items()
+        }
+        milliseconds = medians(calls, rounds)
         for name in nets:
-            rows[name][key] = middle[name] / next(iter(middle.values()))
+            rows[name][key] = milliseconds[name] / next(iter(milliseconds.values()))
     return rows
 
 

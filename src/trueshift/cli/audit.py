@@ -15,7 +15,8 @@ from trueshift.audit.folder import FolderImages
 from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.results import AuditResult
-from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, NETWORK_HELP, Loaded, load_network
+from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
 
 BUILT_IN_IMAGES = 20

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from trueshift.cli.networks import IMAGENET_MEAN, IMAGENET_STD, Loaded, load_network
+from trueshift.cli.networks import Loaded, load_network
 from trueshift.cli.runs import data_of
+from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 FILES = ".ckpt of a run, or .safetensors of trueshift.save"

@@ -17,7 +17,6 @@ NETWORK_HELP = (
     "torchvision:NAME, timm:NAME, module.path:factory (a function without arguments that returns"
     " the network), or a file: .safetensors of trueshift.save, .ckpt of a run, .onnx"
 )
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Loaded(NamedTuple):

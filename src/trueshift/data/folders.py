@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from trueshift._validate import check_choice, check_positive
 from trueshift.data.loading import ImageDataModule, Key, sample_seed
+from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm")
 Setting = Literal["circular", "standard"]
@@ -100,8 +101,8 @@ class ImageFolder(ImageDataModule):
         seed: Seed of order and augmentation.
     """
 
-    mean = (0.485, 0.456, 0.406)
-    std = (0.229, 0.224, 0.225)
+    mean = IMAGENET_MEAN
+    std = IMAGENET_STD
     how = "Place the images as train/<class>/<image> and val/<class>/<image>."
 
     def __init__(

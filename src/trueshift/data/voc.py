@@ -12,6 +12,7 @@ from torch.utils.data import Dataset
 
 from trueshift._validate import check_positive
 from trueshift.data.loading import ImageDataModule, Key, sample_seed
+from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 IGNORE_INDEX = 255
 _HOW = (
@@ -132,8 +133,8 @@ class VOCSegmentation(ImageDataModule):
     """
 
     num_classes = 21
-    mean = (0.485, 0.456, 0.406)
-    std = (0.229, 0.224, 0.225)
+    mean = IMAGENET_MEAN
+    std = IMAGENET_STD
 
     def __init__(
         self,
