@@ -8,6 +8,7 @@ from trueshift.benchmark import (
     NETWORKS,
     ROWS,
     Bench,
+    Measured,
     Network,
     NotAvailable,
     Setting,
@@ -87,9 +88,18 @@ def test_measures_every_row(tiny):
     lps, stride = bench.rows["lps-input"], bench.rows["stride"]
     assert lps.parameters > stride.parameters
     assert lps.flops > stride.flops
-    ratio = bench.ratio("lps-input", "stride", lambda row: row.flops)
-    assert ratio == lps.flops / stride.flops
-    assert bench.ratio("lps-input", "torchvision", lambda row: row.flops) is None
+    ratio = bench.memory_ratio("lps-input", "stride", "eval")
+    assert ratio == lps.peak_mib["eval"] / stride.peak_mib["eval"]
+    assert bench.memory_ratio("lps-input", "torchvision", "eval") is None
+    assert bench.time_ratio("lps-input", "torchvision", "eval") is None
+
+
+def test_time_ratios_are_taken_within_rounds():
+    bench = Bench(Setting("resnet18"))
+    for key, times in {"stride": [10.0, 30.0, 20.0], "lps": [11.0, 33.0, 40.0]}.items():
+        bench.rows[key] = Measured(1, 1, {"eval": times, "train": []})
+    assert bench.time_ratio("lps", "stride", "eval") == pytest.approx(1.1)  # of medians: 33 / 20
+    assert bench.time_ratio("lps", "stride", "train") is None
 
 
 @pytest.mark.parametrize("layout", ["nchw", "channels_last"])

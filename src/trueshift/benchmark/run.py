@@ -92,11 +92,23 @@ class Bench:
     missing: dict[str, str] = field(default_factory=dict)
     complete: bool = False
 
-    def ratio(self, row: str, to: str | None, value: Callable[[Measured], float | None]) -> Any:
-        """Return how many times larger a number of a row is than that of another, or ``None``."""
+    def time_ratio(self, row: str, to: str | None, mode: str) -> float | None:
+        """Return how many times longer a row takes than another, or ``None`` if not measured.
+
+        It is the median of the ratios within each round of runs: a machine that slows down for a
+        while slows both, which a ratio of two medians does not see.
+        """
         if to is None or row not in self.rows or to not in self.rows:
             return None
-        above, below = value(self.rows[row]), value(self.rows[to])
+        rounds = zip(self.rows[row].times[mode], self.rows[to].times[mode], strict=False)
+        ratios = [above / below for above, below in rounds]
+        return statistics.median(ratios) if ratios else None
+
+    def memory_ratio(self, row: str, to: str | None, mode: str) -> float | None:
+        """Return how many times more memory a row holds than another, or ``None``."""
+        if to is None or row not in self.rows or to not in self.rows:
+            return None
+        above, below = (self.rows[key].peak_mib.get(mode) for key in (row, to))
         return above / below if above is not None and below else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trueshift._validate import check_choice
-from trueshift.benchmark import NETWORKS, ROWS, Bench, Measured
+from trueshift.benchmark import NETWORKS, ROWS, Bench
 from trueshift.report.paper import TABLE_4, Row
 
 FORMATS = ("markdown", "json")
@@ -15,7 +15,7 @@ REFERENCES = ("torchvision", "stride", "lpf-tri3", "antialiased-cnns")
 NOTHING = "-"
 _MODES = {"eval": "At test time", "train": "A training step (forward, backward, SGD)"}
 _TABLE_4_NETWORK, _TABLE_4_DEFAULT = "resnet101", "lpf-tri3"
-Value = Callable[[Measured], float | None]
+Ratio = Callable[[str, str | None, str], float | None]
 
 
 def render_benches(benches: Sequence[Bench], machine: dict[str, Any], form: str) -> str:
@@ -66,25 +66,17 @@ def _row_dict(bench: Bench, key: str) -> dict[str, Any]:
             "median_ms": row.median_ms(mode),
             "times_ms": row.times[mode],
             "peak_mib": row.peak_mib.get(mode),
-            "time_ratios": _ratios(bench, key, _time(mode)),
-            "memory_ratios": _ratios(bench, key, _memory(mode)),
+            "time_ratios": _ratios(bench.time_ratio, key, mode),
+            "memory_ratios": _ratios(bench.memory_ratio, key, mode),
         }
     return found
 
 
-def _ratios(bench: Bench, key: str, value: Value) -> dict[str, float]:
+def _ratios(ratio: Ratio, key: str, mode: str) -> dict[str, float]:
     """Ratios to every reference, and to the row's floor, as far as both are measured."""
-    named = {to: bench.ratio(key, to, value) for to in REFERENCES}
-    named["floor"] = bench.ratio(key, ROWS[key].floor, value)
-    return {to: ratio for to, ratio in named.items() if ratio is not None}
-
-
-def _time(mode: str) -> Value:
-    return lambda row: row.median_ms(mode)
-
-
-def _memory(mode: str) -> Value:
-    return lambda row: row.peak_mib.get(mode)
+    named = {to: ratio(key, to, mode) for to in REFERENCES}
+    named["floor"] = ratio(key, ROWS[key].floor, mode)
+    return {to: found for to, found in named.items() if found is not None}
 
 
 def _markdown(bench: Bench) -> str:
@@ -110,14 +102,17 @@ def _mode_table(bench: Bench, mode: str) -> str:
     heads += ["GFLOPs per image", "parameters"] if mode == "eval" else []
     runs = sorted({len(row.times[mode]) for row in measured})
     counts = " to ".join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))
-    caption = f"{_MODES[mode]}: medians of {counts} interleaved runs; peak memory of tensors."
+    caption = (
+        f"{_MODES[mode]}: medians of {counts} interleaved runs, ratios within each round;"
+        " peak memory of tensors."
+    )
     return f"{caption}\n\n{_table(heads, _mode_rows(bench, mode, to))}"
 
 
 def _mode_rows(bench: Bench, mode: str, to: Sequence[str]) -> Iterator[list[str]]:
     for key, row in bench.rows.items():
-        times = _ratios(bench, key, _time(mode))
-        memory = _ratios(bench, key, _memory(mode))
+        times = _ratios(bench.time_ratio, key, mode)
+        memory = _ratios(bench.memory_ratio, key, mode)
         cells = [ROWS[key].title, _number(row.median_ms(mode), ".1f")]
         cells += [_number(times.get(one), ".2f") for one in (*to, "floor")]
         cells += [_number(row.peak_mib.get(mode), ".0f"), _number(memory.get("lpf-tri3"), ".2f")]
@@ -154,7 +149,7 @@ def _table_4_line(bench: Bench, row: Row) -> list[str] | None:
     if key not in bench.rows:
         return None
     mean, default = _paper_ms(row), _paper_ms(TABLE_4[-1])
-    ratio = bench.ratio(key, _TABLE_4_DEFAULT, _time("eval"))
+    ratio = bench.time_ratio(key, _TABLE_4_DEFAULT, "eval")
     ours = [_number(bench.rows[key].median_ms("eval"), ".1f"), _number(ratio, ".2f")]
     return [row.method, row.antialias, *ours, f"{mean:.2f}", f"{mean / default:.2f}"]
 
