@@ -140,8 +140,8 @@ def _build(
         if isinstance(value, torch.Tensor):  # constants that tracing found in the code
             root.__dict__.setdefault(name, value)
     _match(parts, root)
-    own_constants(root, graph)
     root.add_module(PREFIX, parts)
+    own_constants(root, graph)
     arguments = analysis.traced.arguments
     inputs = {name: name in analysis.inputs for name in arguments}
     flops = _flops(copy.deepcopy(model), arguments)

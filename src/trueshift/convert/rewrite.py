@@ -19,7 +19,9 @@ from trueshift.convert.lattice import Phase, Space
 from trueshift.convert.order import in_order
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
+from trueshift.convert.windows import Convolution
 from trueshift.layers.antialias import build_antialias
+from trueshift.layers.norm import BatchNorm, normalize
 from trueshift.layers.selectors import NormSelector
 from trueshift.layers.spec import Sampling
 
@@ -62,12 +64,36 @@ class Rewriter:
             else:
                 self._emit(node)
         self.graph.eliminate_dead_code(_changes_something)
+        self._overwrite()
         self.graph.lint()
         used = {str(node.target) for node in self.graph.nodes}
         for name in list(self.parts._modules):
             if f"{PREFIX}.{name}" not in used:
                 del self.parts._modules[name]
         return self.graph, self.parts
+
+    def _overwrite(self) -> None:
+        """Let batch norms overwrite the maps of convolutions that nobody else reads."""
+        for node in list(self.graph.nodes):
+            if not isinstance(self._module(node), BatchNorm):
+                continue
+            source = node.all_input_nodes[0]
+            if not isinstance(self._module(source), Convolution) or len(source.users) > 1:
+                continue
+            with self.graph.inserting_before(node):
+                norm, made_by = (self.graph.get_attr(str(n.target)) for n in (node, source))
+                new = self.graph.call_function(normalize, (norm, source, made_by))
+            node.replace_all_uses_with(new)
+            self.graph.erase_node(node)
+
+    def _module(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that a node of the new graph calls, if it does."""
+        if node.op != "call_module":
+            return None
+        name = str(node.target)
+        if name.startswith(f"{PREFIX}."):
+            return self.parts.get_submodule(name.removeprefix(f"{PREFIX}."))
+        return self.analysis.traced.root.get_submodule(name)
 
     def leads_on_output(self, action: Action) -> bool:
         """Whether a window operation runs dense and is sampled afterwards."""

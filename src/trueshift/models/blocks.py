@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift.layers.conv import SameConv, same_conv
+from trueshift.layers.norm import Chain, normalize
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import Step
 from trueshift.models.sampling import build_down, conv_and_sample
@@ -33,7 +34,7 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
         main, step = _conv_and_sample(self, self.conv1, self.bn1, x)
-        main = self.bn2(self.conv2(main))
+        main = normalize(self.bn2, self.conv2(main), self.conv2)
         return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
 
 
@@ -59,9 +60,9 @@ class Bottleneck(nn.Module):
         self.stride, self.select = stride, spec.select
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
-        main = F.relu(self.bn1(self.conv1(x)), inplace=True)
+        main = F.relu(normalize(self.bn1, self.conv1(x), self.conv1), inplace=True)
         main, step = _conv_and_sample(self, self.conv2, self.bn2, main)
-        main = self.bn3(self.conv3(main))
+        main = normalize(self.bn3, self.conv3(main), self.conv3)
         return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
 
 
@@ -74,14 +75,14 @@ def _shortcut(
     plain = stride if spec.is_plain else 1
     follow = spec.follow(in_channels, stride) if stride > plain else None
     project = same_conv(in_channels, out_channels, 1, spec.padding_mode, stride=plain)
-    return follow, nn.Sequential(project, nn.BatchNorm2d(out_channels))
+    return follow, Chain(project, nn.BatchNorm2d(out_channels))
 
 
 def _conv_and_sample(
     block: BasicBlock | Bottleneck, conv: SameConv, norm: nn.Module, x: Tensor
 ) -> tuple[Tensor, Step | None]:
     if block.stride == 1:
-        return F.relu(norm(conv(x)), inplace=True), None
+        return F.relu(normalize(norm, conv(x), conv), inplace=True), None
     return conv_and_sample(conv, norm, block.down, x, block.stride, block.select)
 
 

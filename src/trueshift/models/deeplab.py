@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
+from trueshift.layers.norm import Chain
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models import resnet
@@ -23,7 +24,7 @@ _ATROUS_RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (6, 12, 18)}
 
 def _conv_bn_relu(in_channels: int, out_channels: int, size: int, mode: str, **options: Any) -> Any:
     conv = same_conv(in_channels, out_channels, size, mode, **options)
-    return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
+    return Chain(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
 
 
 class PooledContext(nn.Sequential):

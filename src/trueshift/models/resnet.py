@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
 from trueshift.layers.conv import SameConv2d, same_conv
+from trueshift.layers.norm import normalize
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models.blocks import BLOCKS, build_stage, stage_strides
@@ -139,7 +140,7 @@ class ResNet(StagedClassifier):
 
     def _stem(self, x: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
         if self.stem == "cifar":
-            return F.relu(self.bn1(self.conv1(x)), inplace=True), ()
+            return F.relu(normalize(self.bn1, self.conv1(x), self.conv1), inplace=True), ()
         mode, select = self.spec.padding_mode, self.spec.select
         y, first = conv_and_sample(self.conv1, self.bn1, self.conv1_down, x, 2, select)
         if self.maxpool_down is not None:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
+from trueshift.layers.norm import normalize
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import Feature, StagedClassifier, Step, check_image
@@ -30,7 +31,7 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.conv(x)), inplace=True)
+        return F.relu(normalize(self.norm, self.conv(x), self.conv), inplace=True)
 
 
 class Stage(nn.Module):

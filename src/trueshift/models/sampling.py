@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from trueshift.layers.chunks import by_chunks
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
+from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
@@ -37,14 +38,15 @@ def conv_and_sample(
 ) -> tuple[Tensor, Step]:
     """Convolve, normalize, apply ReLU and down-sample."""
     if down is None:
-        return F.relu(norm(conv(x)), inplace=True), first_phase(x, stride)
+        return F.relu(normalize(norm, conv(x), conv), inplace=True), first_phase(x, stride)
     phase = down.choose(x) if select == "input" else None
     if phase is not None and down.antialias is None:
-        y = F.relu(norm(conv.at(down.fit(x), phase, stride)), inplace=True)
-        return y, _step(phase, x, stride)
+        y = normalize(norm, conv.at(down.fit(x), phase, stride), conv)
+        return F.relu(y, inplace=True), _step(phase, x, stride)
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return down(F.relu(norm(conv(part)), inplace=True), phase, return_phase=True)
+        y = F.relu(normalize(norm, conv(part), conv), inplace=True)
+        return down(y, phase, return_phase=True)
 
     y, phase = _sample_dense(dense, x, phase, conv.out_channels, (conv, norm, down))
     return y, _step(phase, x, stride)

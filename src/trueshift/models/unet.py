@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from trueshift._validate import check_dim, check_positive
 from trueshift.layers.antialias import NORMS
 from trueshift.layers.conv import same_conv
+from trueshift.layers.norm import Chain
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import Feature, Step, check_image
 from trueshift.models.sampling import build_down, max_and_sample
@@ -18,12 +19,12 @@ from trueshift.models.saving import saveable
 from trueshift.models.upsampling import build_ups
 
 
-def _double_conv(in_channels: int, channels: int, spec: Sampling) -> nn.Sequential:
+def _double_conv(in_channels: int, channels: int, spec: Sampling) -> Chain:
     layers: list[nn.Module] = []
     for before in (in_channels, channels):
         layers.append(same_conv(before, channels, 3, spec.padding_mode, dim=spec.dim))
         layers += [NORMS[spec.dim](channels), nn.ReLU(inplace=True)]
-    return nn.Sequential(*layers)
+    return Chain(*layers)
 
 
 class MaxDown(nn.Module):
