@@ -9,6 +9,7 @@ shifted; then both phases give the same component.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 
@@ -23,7 +24,8 @@ _PRIME = 2**31 - 1
 _BASES = (1_103_515_245, 1_664_525, 214_013)
 _MIX = 48_271
 _DIGIT = 2**26
-_ROUNDS = 12  # enough for 4096 pixels along an axis
+_RADIX = 8  # an exported graph holds every round: fewer and wider ones make it smaller
+_ROUNDS = 4  # enough for 4096 pixels along an axis
 
 
 def argmax_phase(
@@ -92,30 +94,32 @@ def _bits(x: Tensor) -> Tensor:
 def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     """Fold a whole axis, as seen from every position, into that position.
 
-    Doubling: after ``r`` rounds every position knows the ``2 ** r`` values from it on, in order.
+    After ``r`` rounds every position knows the ``_RADIX ** r`` values from it on, in order.
     """
-    size = code.shape[axis]
+    size, after = code.shape[axis], [1] * (code.ndim - axis)
     place = torch.arange(size, device=code.device)
     length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
-    steps = _steps(size)
-    powers = [pow(base, step, _PRIME) for step in steps]
-    step = torch.tensor(steps, dtype=torch.int64, device=code.device)
+    steps = [[_RADIX**r * k for k in range(_RADIX)] for r in range(_num_rounds(size))]
+    powers = [[pow(base, step, _PRIME) for step in row] for row in steps]
+    step = torch.tensor(steps, dtype=torch.int64, device=code.device)  # (rounds, radix)
     factor = torch.tensor(powers, dtype=torch.int64, device=code.device)
-    factor = factor * (step < length)  # rounds beyond the size weigh nothing
-    ahead = (place + step[:, None]) % length  # (rounds, size)
+    factor = (factor * (step < length)).view(-1, _RADIX, *after)  # beyond the size: no weight
+    ahead = ((place + step[..., None]) % length).flatten(1)  # (rounds, radix * size)
     for r in range(len(steps)):
-        code = (code + code.index_select(axis, ahead[r]) * factor[r]) % _PRIME
+        parts = code.index_select(axis, ahead[r]).unflatten(axis, (_RADIX, -1))
+        code = (parts * factor[r] % _PRIME).sum(axis) % _PRIME
     return _scramble(code)
 
 
-def _steps(size: int | torch.SymInt) -> list[int]:
-    """Powers of two below ``size``; those that may be, if it is only known while running."""
+def _num_rounds(size: int | torch.SymInt) -> int:
+    """How many rounds see a whole axis; as many as may be needed, if only running tells."""
     if not isinstance(size, torch.SymInt):
-        return [2**r for r in range((size - 1).bit_length())]
+        return next(r for r in itertools.count() if _RADIX**r >= size)
     # Imported here because it takes as long as a third of torch, and only tracing needs it.
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-    return [2**r for r in range(_ROUNDS) if not statically_known_true(size <= 2**r)]
+    known = (r for r in range(_ROUNDS) if statically_known_true(size <= _RADIX**r))
+    return next(known, _ROUNDS)
 
 
 def _scramble(code: Tensor) -> Tensor:
