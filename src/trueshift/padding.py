@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._adjoint import CircularPad, Widths, channels_last, last_format
+from trueshift._adjoint import CircularPad, Widths, channels_last, last_format, wrap
 
 
 def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Tensor:
@@ -53,6 +53,6 @@ def _wrap(x: Tensor, widths: Widths) -> Tensor:
                 [x.narrow(axis, size - before, before), x, x.narrow(axis, 0, after)], axis
             )
         else:
-            index = torch.arange(-before, size + after, device=x.device) % size
-            x = x.index_select(axis, index)
+            place = torch.arange(-before, size + after, device=x.device)
+            x = x.index_select(axis, wrap(place, size))
     return x

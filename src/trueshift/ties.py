@@ -16,7 +16,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trueshift._adjoint import offset_blocks
+from trueshift._adjoint import axis_length, offset_blocks
 
 # Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are
 # exact in any order, on any device and in any runtime.
@@ -97,8 +97,7 @@ def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
     After ``r`` rounds every position knows the ``_RADIX ** r`` values from it on, in order.
     """
     size, after = code.shape[axis], [1] * (code.ndim - axis)
-    place = torch.arange(size, device=code.device)
-    length = place.amax(0) + 1  # the size as a tensor: an exported graph serves every size
+    place, length = torch.arange(size, device=code.device), axis_length(size, code.device)
     steps = [[_RADIX**r * k for k in range(_RADIX)] for r in range(_num_rounds(size))]
     powers = [[pow(base, step, _PRIME) for step in row] for row in steps]
     step = torch.tensor(steps, dtype=torch.int64, device=code.device)  # (rounds, radix)

@@ -6,9 +6,11 @@ import pytest
 import torch
 import zoo
 from networks import trained
+from torch import nn
 from user_nets import JumpUnet, Residual, image
 
 from trueshift.convert import convert
+from trueshift.export import export, load
 from trueshift.shifts import circular_shift
 
 X = image(2, 3, 32, 32)
@@ -63,3 +65,17 @@ def test_onnx_computes_the_same(name, select):
             x = circular_shift(X, n, 2 * n)
             (y,) = session.run(None, {key: x.numpy()})
             np.testing.assert_allclose(y, new(x).numpy(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("form", "select"), [("onnx", "input"), ("pt2", "output")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_one_file_takes_every_batch_and_size(form, select, tmp_path):
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
+    new = convert(trained(net.append(nn.AdaptiveAvgPool2d(1))), "aps", X, select=select)
+    written = export(new, X, tmp_path / f"net.{form}", form)
+    other = load(written.path)
+    with torch.no_grad():
+        for x in (X, image(3, 3, 20, 44)):
+            y = other(x)
+            torch.testing.assert_close(y, new(x), rtol=1e-4, atol=1e-5)
+            assert torch.equal(other(circular_shift(x, 3, 5)), y)

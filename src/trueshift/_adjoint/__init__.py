@@ -13,12 +13,14 @@ from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, 
 from trueshift._adjoint.views import (
     Slices,
     Widths,
+    axis_length,
     component_view,
     offset_blocks,
     phase_offsets,
     phase_slices,
     unravel,
     window_slices,
+    wrap,
 )
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "SoftUp",
     "SoftWindow",
     "Widths",
+    "axis_length",
     "channels_last",
     "circular_windows",
     "component_view",
@@ -43,4 +46,5 @@ __all__ = [
     "pick",
     "unravel",
     "window_slices",
+    "wrap",
 ]

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from types import EllipsisType
 
+import torch
 from torch import Tensor
 
 Slices = tuple[slice | EllipsisType, ...]
@@ -37,6 +38,16 @@ def unravel(phase: Tensor, stride: tuple[int, ...]) -> list[Tensor]:
         offsets.insert(0, phase % step)
         phase = phase // step
     return offsets
+
+
+def wrap(place: Tensor, size: int) -> Tensor:
+    """Return ``place % size``, in exported graphs too, where a size is known only while running."""
+    return place % axis_length(size, place.device)
+
+
+def axis_length(size: int, device: torch.device) -> Tensor:
+    """Return a size as a tensor: a graph that holds it serves every size."""
+    return torch.arange(size, device=device).amax(0) + 1
 
 
 def offset_blocks(x: Tensor, stride: tuple[int, ...]) -> Tensor:

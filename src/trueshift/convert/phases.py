@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import phase_offsets, pick, unravel
+from trueshift._adjoint import phase_offsets, pick, unravel, wrap
 from trueshift.functional import keep_phase
 from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.window import phase_window
@@ -47,7 +47,7 @@ def read(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
         shape = [x.shape[0], 1, *[1] * dim]
         shape[2 + axis] = -1
         place = start[:, None] + torch.arange(length, device=x.device)
-        index.append((place % x.shape[2 + axis]).view(shape))
+        index.append(wrap(place, x.shape[2 + axis]).view(shape))
     return x[tuple(index)]
 
 
