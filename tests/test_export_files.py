@@ -47,7 +47,7 @@ def net():
 def test_a_program_takes_any_batch_and_size(net, tmp_path):
     exported = export(net, X, tmp_path / "net.pt2", "pt2")
     assert exported.batch == (1, None)
-    assert exported.sizes == ((2, 4096), (2, 4096))
+    assert exported.sizes == ((4, 4096), (4, 4096))  # maps of one pixel are special to torch
     found = check(net, exported, X, repeats=1)
     assert set(found.differences) == {
         (1, 3, 12, 8),

@@ -74,8 +74,9 @@ def test_one_file_takes_every_batch_and_size(form, select, tmp_path):
     new = convert(trained(net.append(nn.AdaptiveAvgPool2d(1))), "aps", X, select=select)
     written = export(new, X, tmp_path / f"net.{form}", form)
     other = load(written.path)
+    smallest = image(1, 3, *(low for low, _ in written.sizes))
     with torch.no_grad():
-        for x in (X, image(3, 3, 20, 44)):
+        for x in (X, image(3, 3, 20, 44), smallest):
             y = other(x)
             torch.testing.assert_close(y, new(x), rtol=1e-4, atol=1e-5)
             assert torch.equal(other(circular_shift(x, 3, 5)), y)

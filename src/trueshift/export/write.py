@@ -188,13 +188,40 @@ def _trace(
     for _ in range(_ATTEMPTS):
         try:
             shapes = _dims(ranges, multiples)
-            return torch.export.export(model, (example,), dynamic_shapes=shapes), ranges
+            program = torch.export.export(model, (example,), dynamic_shapes=shapes)
         except Exception as error:  # torch raises many kinds, and the network may raise its own
             narrower = _narrower(str(error), ranges)
             if narrower == ranges:
                 raise ValueError(f"export: torch cannot trace the network. {error}") from error
             ranges = narrower
+            continue
+        if _takes_smallest(program, example, ranges, multiples):
+            return program, ranges
+        # Maps of one pixel are special to torch, which says so only when the program runs.
+        for name in ranges.keys() - {"batch"}:
+            ranges = ranges | {name: (ranges[name][0] + 1, ranges[name][1])}
     raise ValueError("export: found no range of sizes that one graph serves. Leave out 'size'.")
+
+
+def _takes_smallest(
+    program: torch.export.ExportedProgram,
+    example: Tensor,
+    ranges: dict[str, Range],
+    multiples: tuple[int, ...],
+) -> bool:
+    sizes = [
+        ranges[f"size{axis}"][0] * multiple if f"size{axis}" in ranges else size
+        for axis, (size, multiple) in enumerate(zip(example.shape[2:], multiples, strict=True))
+    ]
+    batch = ranges["batch"][0] if "batch" in ranges else len(example)
+    try:
+        with torch.no_grad():
+            program.module()(example.new_zeros(batch, example.shape[1], *sizes))
+    except AssertionError as error:
+        if "Guard failed" not in str(error):
+            raise
+        return False
+    return True
 
 
 def _narrower(message: str, ranges: dict[str, Range]) -> dict[str, Range]:
