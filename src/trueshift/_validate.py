@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
+_LISTED = 40  # names that one error lists beside a suggestion
 
 Stride = int | Sequence[int]
 
@@ -23,7 +24,9 @@ def check_choice(who: str, what: str, value: object, choices: Iterable[str | Non
     near = difflib.get_close_matches(str(value).lower(), names, n=1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     listed = ", ".join(str(name) for name in known)
-    raise ValueError(f"{who}: unknown {what} {value!r}.{hint} Choose from: {listed}.")
+    if not near or len(known) <= _LISTED:
+        hint += f" Choose from: {listed}."
+    raise ValueError(f"{who}: unknown {what} {value!r}.{hint}")
 
 
 def check_positive(who: str, **numbers: int) -> None:

@@ -325,3 +325,9 @@ def test_bad_input_is_refused(change, error, message):
     given = {"model": model, "images": torch.zeros(2, 3, 8, 8), "shifts": 2, **change}
     with pytest.raises(error, match=message):
         audit(**given)
+
+
+def test_a_result_prints_in_words(images):
+    text = str(ts.audit(Striped(), images, shifts=4))
+    assert "Consistency" in text
+    assert len(text) < 2000

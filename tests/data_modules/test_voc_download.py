@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import http.server
+import subprocess
 import sys
 import tarfile
 import threading
@@ -210,3 +211,13 @@ def test_torchvision_knows_the_archives():
     assert found["voc"].file == "VOCtrainval_11-May-2012.tar"
     assert found["sbd"].file == "benchmark.tgz"
     assert all(len(archive.md5) == 32 for archive in found.values())
+
+
+def test_a_new_process_finds_torchvision_by_itself(tmp_path):
+    command = [sys.executable, "-m", "trueshift", "data", "voc", "--root", str(tmp_path)]
+    told = subprocess.run(
+        [*command, "--source", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 2
+    assert "Traceback" not in told.stderr
+    assert "looked for VOCtrainval" in told.stderr

@@ -202,6 +202,10 @@ class AuditResult:
             **plain,
         }
 
+    def __str__(self) -> str:
+        lines: list[str] = importlib.import_module("trueshift.report.words").summary_lines(self)
+        return "\n".join(lines)
+
     def to_json(self, path: str | os.PathLike[str], other: AuditResult | None = None) -> Path:
         """Write the numbers to a JSON file and return its path.
 

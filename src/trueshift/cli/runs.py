@@ -8,9 +8,14 @@ from typing import Any
 
 
 def new_folder(root: Path) -> Path:
-    """Return the first folder ``root/0``, ``root/1``, ... after all that exist."""
-    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
+    """Return the first folder ``root/0``, ``root/1``, ... after all that hold a run."""
+    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit() and _begun(path)]
     return root / str(max(taken, default=-1) + 1)
+
+
+def _begun(folder: Path) -> bool:
+    """Whether a folder holds more than the empty log of a run that could not start."""
+    return any(not path.name.startswith("events.out.") for path in folder.glob("*"))
 
 
 def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:

@@ -157,7 +157,7 @@ def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced
         with torch.no_grad(), _symbolic_creation(tracer):
             graph = tracer.trace(model)
     except Exception as error:
-        reason = f"the model cannot be traced: {type(error).__name__}: {error}"
+        reason = f"the model cannot be traced: {type(error).__name__}: {str(error).rstrip('.')}."
         advice = "Check that model(example_input) runs; make unusual modules leaves: register_rule."
         if isinstance(error, DependsOnValues):
             reason = "Python control flow depends on the values of a tensor."

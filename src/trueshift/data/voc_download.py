@@ -94,9 +94,9 @@ def check_voc(folder: Path) -> dict[str, int]:
 
 def _get(name: str, root: Path, source: str | Path | None, force: bool, tell: Tell) -> Path:
     """Return the path of an archive whose checksum is right, downloading it if need be."""
+    wanted = archives()[name]  # first: it makes torchvision importable
     from torchvision.datasets.utils import check_integrity, download_url
 
-    wanted = archives()[name]
     path = Path(source or root) / wanted.file
     if source is not None and not path.is_file():
         raise FileNotFoundError(f"VOC: looked for {wanted.file} in {source}, not there. {BY_HAND}")

@@ -236,8 +236,9 @@ class _Tell(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
         total = trainer.estimated_stepping_batches
-        accuracy = trainer.callback_metrics.get("val/accuracy", torch.tensor(0.0))
-        word = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}, accuracy {accuracy:.1%}"
+        word = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        if "val/accuracy" in trainer.callback_metrics:
+            word += f", accuracy so far {trainer.callback_metrics['val/accuracy']:.1%}"
         self.told.put((self.name, 0.9 * trainer.global_step / total, word))
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
