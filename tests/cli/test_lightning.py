@@ -168,3 +168,8 @@ def test_interrupt_saves_and_says_how_to_go_on(recipe, tmp_path):
     assert "stopping after this batch" in errors
     assert "trueshift fit --resume runs/shapes/small/0" in errors
     assert Path("runs/shapes/small/0/checkpoints/last.ckpt").is_file()
+
+
+def test_fit_without_a_recipe():
+    with pytest.raises(ValueError, match="fit: pass a recipe, --config FILE"):
+        lightning.main("fit", [])

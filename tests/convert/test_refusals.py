@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 import zoo
@@ -211,3 +212,8 @@ def test_arguments():
         convert(F.relu, "aps", X)
     with pytest.raises(ValueError, match="holds no map"):
         convert(nn.Linear(3, 4), "aps", torch.zeros(2, 3))
+
+
+def test_an_example_without_tensors():
+    with pytest.raises(TypeError, match=r"example_input must be a tensor, .* got ndarray"):
+        convert(nn.Conv2d(1, 1, 1), "aps", np.zeros((1, 1, 4, 4)))

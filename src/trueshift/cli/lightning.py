@@ -72,6 +72,8 @@ def main(verb: str, argv: Sequence[str]) -> int:
     Returns:
         The exit code: 0 done, 2 wrong usage, 130 interrupted.
     """
+    if verb == "fit" and not argv:
+        raise ValueError("fit: pass a recipe, --config FILE. `trueshift recipes` lists them.")
     asked = expand(verb, list(argv))
     run = _Run(asked)
     _quiet()

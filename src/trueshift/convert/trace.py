@@ -169,6 +169,11 @@ def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced
 
 def bind(model: nn.Module, example: Any) -> dict[str, Any]:
     """Return the example by argument of ``forward``."""
+    if not any(isinstance(leaf, Tensor) for leaf in leaves(example)):
+        raise TypeError(
+            "convert: example_input must be a tensor, or a tuple or dict of the arguments of"
+            f" forward, got {type(example).__name__} without any tensor."
+        )
     signature = inspect.signature(model.forward)
     if isinstance(example, dict):
         return dict(signature.bind(**example).arguments)
