@@ -173,3 +173,10 @@ def test_interrupt_saves_and_says_how_to_go_on(recipe, tmp_path):
 def test_fit_without_a_recipe():
     with pytest.raises(ValueError, match="fit: pass a recipe, --config FILE"):
         lightning.main("fit", [])
+
+
+def test_a_fit_without_its_data_leaves_no_folder(recipe):
+    words = ["--config", recipe, "--data", "trueshift.data.CIFAR10", "--data.root", "nowhere"]
+    with pytest.raises((ValueError, OSError), match="nowhere"):
+        lightning.main("fit", words)
+    assert not Path("runs/shapes/small/0").exists()

@@ -1,16 +1,24 @@
-from trueshift.cli.runs import new_folder
+from trueshift.cli.runs import drop_unstarted, new_folder
 
 
 def test_runs_are_counted_up(tmp_path):
     assert new_folder(tmp_path) == tmp_path / "0"
-    (tmp_path / "0" / "checkpoints").mkdir(parents=True)
+    (tmp_path / "0").mkdir()
     (tmp_path / "notes").mkdir()
     assert new_folder(tmp_path) == tmp_path / "1"
 
 
-def test_a_run_that_could_not_start_leaves_its_number_free(tmp_path):
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "events.out.tfevents.1").touch()
-    assert new_folder(tmp_path) == tmp_path / "0"
-    (tmp_path / "0" / "config.yaml").touch()
-    assert new_folder(tmp_path) == tmp_path / "1"
+def test_a_run_that_could_not_start_leaves_nothing(tmp_path):
+    folder = tmp_path / "0"
+    drop_unstarted(folder)  # never made
+    folder.mkdir()
+    (folder / "events.out.tfevents.1").touch()
+    drop_unstarted(folder)
+    assert not folder.exists()
+
+
+def test_a_run_that_started_is_kept(tmp_path):
+    for name in ("events.out.tfevents.1", "config.yaml"):
+        (tmp_path / name).touch()
+    drop_unstarted(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2

@@ -32,6 +32,7 @@ from lightning.pytorch.cli import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
+from trueshift.cli.runs import drop_unstarted  # noqa: E402
 from trueshift.cli.short_forms import CHECKPOINTS, RUN_FOLDER, Asked, expand  # noqa: E402
 from trueshift.report.tested import WriteReport, set_aside  # noqa: E402
 from trueshift.training import (  # noqa: E402
@@ -89,6 +90,8 @@ def main(verb: str, argv: Sequence[str]) -> int:
         raise ValueError(str(error)) from error
     finally:
         del os.environ[RUN_FOLDER]
+        if verb == "fit" and _is_first_process():
+            drop_unstarted(asked.folder)
     if _is_first_process():
         _say_what_next(verb, run)
     return 0

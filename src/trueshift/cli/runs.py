@@ -8,14 +8,18 @@ from typing import Any
 
 
 def new_folder(root: Path) -> Path:
-    """Return the first folder ``root/0``, ``root/1``, ... after all that hold a run."""
-    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit() and _begun(path)]
+    """Return the first folder ``root/0``, ``root/1``, ... after all that exist."""
+    taken = [int(path.name) for path in root.glob("*") if path.name.isdigit()]
     return root / str(max(taken, default=-1) + 1)
 
 
-def _begun(folder: Path) -> bool:
-    """Whether a folder holds more than the empty log of a run that could not start."""
-    return any(not path.name.startswith("events.out.") for path in folder.glob("*"))
+def drop_unstarted(folder: Path) -> None:
+    """Remove the folder of a run that could not start: it holds nothing but an empty log."""
+    files = list(folder.glob("*"))
+    if folder.is_dir() and all(path.name.startswith("events.out.") for path in files):
+        for path in files:
+            path.unlink()
+        folder.rmdir()
 
 
 def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
