@@ -33,6 +33,7 @@ LPS = ts.Sampling("lps", hidden="eighth", select="input")
 TUNED = {
     "lps, only selectors tuned": (LPS, "sampling.", 0.25),
     "aps, distilled": (APS, "", 1.0),
+    "lps, distilled": (LPS, "", 1.0),
 }
 
 
@@ -218,15 +219,13 @@ def halves(
 def look(
     first: nn.Module, teacher: nn.Module, photos: list[Tensor], count: int, size: int
 ) -> tuple[Tensor, Tensor]:
-    """Return what the first blocks and the teacher make of random crops, half of them mixed."""
+    """Return what the first blocks and the teacher make of random crops."""
     from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
     crop = Compose([RandomResizedCrop(size, (0.3, 1), antialias=True), RandomHorizontalFlip()])
     maps, wanted = [], []
-    for number, chosen in enumerate(torch.randint(len(photos), (count,)).split(10)):
+    for chosen in torch.randint(len(photos), (count,)).split(10):
         images = normalise(torch.stack([crop(photos[i]) for i in chosen]))
-        if number % 2:  # a mix of two pictures is one more that nobody has seen
-            images = images.lerp(images.flip(0), torch.rand(len(images), 1, 1, 1))
         maps.append(first(images).half())
         wanted.append(teacher(images))
     return torch.cat(maps), torch.cat(wanted)
@@ -306,7 +305,7 @@ if __name__ == "__main__":
     parser.add_argument("--weights", type=Path, help="torchvision's MobileNetV2 weights")
     parser.add_argument("--images", type=Path, help="folder with one folder of images per class")
     parser.add_argument("--tuning-images", type=Path, help="folder of photos to learn from")
-    parser.add_argument("--steps", type=int, default=1500, help="steps of tuning")
+    parser.add_argument("--steps", type=int, default=600, help="steps of tuning")
     parser.add_argument("--save", type=Path, help="folder for tuned weights, used if there")
     arguments = parser.parse_args()
     if arguments.weights and arguments.images:
