@@ -1,6 +1,12 @@
 """The quickstart on a budget of seconds: every row is trained, tested, kept and drawn."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -77,3 +83,37 @@ def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
     assert "holds a run with another budget" in capsys.readouterr().err
     assert main(["quickstart", "--resume", str(folder / "lps")]) == 2
     assert "no run to go on with" in capsys.readouterr().err
+
+
+ORPHANS = """
+import multiprocessing, os, signal, time
+from concurrent.futures import ProcessPoolExecutor
+from trueshift.training.quickstart import _share_cores
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(1, context, _share_cores, (1,))
+    print(pool.submit(os.getpid).result(), flush=True)
+    pool.submit(time.sleep, 600)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    script = tmp_path / "parent.py"
+    script.write_text(ORPHANS)
+    told = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, check=False)
+    assert told.returncode == -signal.SIGKILL
+    worker, until = int(told.stdout), time.monotonic() + 30
+    while alive(worker) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not alive(worker)
+
+
+def alive(process):
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{process}/stat")  # ended, but nobody asked yet
+    return not stat.exists() or stat.read_text().split()[2] != "Z"

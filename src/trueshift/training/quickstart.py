@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import queue
 import statistics
+import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -121,6 +122,15 @@ def _share_cores(side_by_side: int) -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     warnings.filterwarnings("ignore")  # Lightning's advice on every run; the parent shows errors
     torch.set_num_threads(max(1, torch.get_num_threads() // side_by_side))
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End a worker whose parent was killed; nobody would wait for it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _pass_on(told: Any, tell: Tell) -> None:
