@@ -87,7 +87,7 @@ class Rewriter:
             self.graph.erase_node(node)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
-        """Return the module that a node of the new graph calls, if it does."""
+        """Return the module that a node of the old or the new graph calls, if it does."""
         if node.op != "call_module":
             return None
         name = str(node.target)
@@ -230,10 +230,7 @@ class Rewriter:
         source = node.all_input_nodes[0]
         while source.op == "call_method" and str(source.target) in _SHAPE_METHODS:
             source = source.all_input_nodes[0]
-        if source.op == "call_module":
-            module = self.analysis.traced.root.get_submodule(str(source.target))
-            return isinstance(module, nn.LayerNorm)
-        return source.target is F.layer_norm
+        return isinstance(self._module(source), nn.LayerNorm) or source.target is F.layer_norm
 
     # Phases
 

@@ -37,6 +37,11 @@ def normalize(norm: nn.Module, y: Tensor, made_by: nn.Module) -> Tensor:
     return y
 
 
+def hooked(module: nn.Module) -> bool:
+    """Whether hooks look at what a module takes or returns."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 class Chain(nn.Sequential):
     """Layers in a row; norms among them follow convolutions, whose maps they overwrite."""
 
@@ -50,6 +55,6 @@ class Chain(nn.Sequential):
 
 def _may_overwrite(norm: BatchNorm, y: Tensor, made_by: nn.Module) -> bool:
     kept_for_backward = torch.is_grad_enabled() or torch.compiler.is_compiling()
-    hooked = any(m._forward_hooks or m._forward_pre_hooks for m in (norm, made_by))
+    watched = hooked(norm) or hooked(made_by)
     usual = type(norm).forward is nn.BatchNorm2d.forward and y.device.type == "cpu"
-    return usual and not (norm.training or kept_for_backward or hooked)
+    return usual and not (norm.training or kept_for_backward or watched)

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from trueshift.layers.chunks import by_chunks
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
-from trueshift.layers.norm import normalize
+from trueshift.layers.norm import hooked, normalize
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
@@ -95,7 +95,7 @@ def _sample_dense(
 
 def _needs_whole_batch(module: nn.Module) -> bool:
     """Whether a module mixes images, as batch norms in training do, or hooks look at its maps."""
-    return bool(module.training or module._forward_hooks or module._forward_pre_hooks)
+    return module.training or hooked(module)
 
 
 def first_phase(before: Tensor, stride: int) -> Step:
