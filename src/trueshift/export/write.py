@@ -195,33 +195,36 @@ def _trace(
                 raise ValueError(f"export: torch cannot trace the network. {error}") from error
             ranges = narrower
             continue
-        if _takes_smallest(program, example, ranges, multiples):
+        served = _served(program.module(), example, ranges, multiples)
+        if served == ranges:
             return program, ranges
-        # Maps of one pixel are special to torch, which says so only when the program runs.
-        for name in ranges.keys() - {"batch"}:
-            ranges = ranges | {name: (ranges[name][0] + 1, ranges[name][1])}
+        ranges = served
     raise ValueError("export: found no range of sizes that one graph serves. Leave out 'size'.")
 
 
-def _takes_smallest(
-    program: torch.export.ExportedProgram,
-    example: Tensor,
-    ranges: dict[str, Range],
-    multiples: tuple[int, ...],
-) -> bool:
-    sizes = [
-        ranges[f"size{axis}"][0] * multiple if f"size{axis}" in ranges else size
-        for axis, (size, multiple) in enumerate(zip(example.shape[2:], multiples, strict=True))
-    ]
-    batch = ranges["batch"][0] if "batch" in ranges else len(example)
-    try:
-        with torch.no_grad():
-            program.module()(example.new_zeros(batch, example.shape[1], *sizes))
-    except AssertionError as error:
-        if "Guard failed" not in str(error):
-            raise
-        return False
-    return True
+def _served(
+    program: nn.Module, example: Tensor, ranges: dict[str, Range], multiples: tuple[int, ...]
+) -> dict[str, Range]:
+    """Leave out what a program refuses when it runs: ones are special to torch, in sizes of maps.
+
+    Its refusals name an axis of the input, and it is asked with the smallest input that is left.
+    """
+    factors = (1, 1, *multiples)
+    axes = {"batch": 0} | {f"size{axis}": axis + 2 for axis in range(len(multiples))}
+    for _ in range(_ATTEMPTS):
+        shape = list(example.shape)
+        for name, (low, _) in ranges.items():
+            shape[axes[name]] = low * factors[axes[name]]
+        try:
+            with torch.no_grad():
+                program(example.new_zeros(shape))
+            break
+        except AssertionError as error:
+            named = set(map(int, re.findall(r"\.size\(\)\[(\d+)\]", str(error))))
+            if "Guard failed" not in str(error) or named.isdisjoint(axes[n] for n in ranges):
+                raise
+        ranges = {name: (low + (axes[name] in named), high) for name, (low, high) in ranges.items()}
+    return ranges
 
 
 def _narrower(message: str, ranges: dict[str, Range]) -> dict[str, Range]:
