@@ -9,6 +9,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from trueshift.layers.eager import only_result
+
 Maps = TypeVar("Maps", Tensor, tuple[Tensor, ...])
 
 _CHUNK_ELEMENTS = 2**22
@@ -25,7 +27,7 @@ def by_chunks(fn: Callable[..., Maps], *maps: Tensor, per_image: int | None = No
     """
     first = maps[0]
     per_image = math.prod(first.shape[1:]) if per_image is None else per_image
-    if torch.is_grad_enabled() or torch.compiler.is_compiling() or first.device.type != "cpu":
+    if not only_result() or first.device.type != "cpu":
         return fn(*maps)
     if first.shape[0] * per_image <= _CHUNK_ELEMENTS or per_image == 0:
         return fn(*maps)

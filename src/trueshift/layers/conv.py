@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -19,6 +18,7 @@ from trueshift._validate import (
     check_phase,
     stride_per_axis,
 )
+from trueshift.layers.eager import only_result
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -65,7 +65,7 @@ class _Same:
         check_divisible("SameConv", x, steps)
         check_phase("SameConv", phase, x, math.prod(steps))
         hard = not phase.dtype.is_floating_point
-        if hard and (torch.is_grad_enabled() or torch.compiler.is_compiling()):
+        if hard and not only_result():
             phase = F.one_hot(phase, math.prod(steps)).to(x.dtype)
         window = phase_window(x, phase, steps, self.widths, self.padding_mode)
         return convolve(window, self.weight, self.bias, steps, 0, self.groups, self.dilation)

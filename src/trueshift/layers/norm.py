@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trueshift.layers.eager import only_result
+
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
@@ -54,7 +56,6 @@ class Chain(nn.Sequential):
 
 
 def _may_overwrite(norm: BatchNorm, y: Tensor, made_by: nn.Module) -> bool:
-    kept_for_backward = torch.is_grad_enabled() or torch.compiler.is_compiling()
     watched = hooked(norm) or hooked(made_by)
     usual = type(norm).forward is nn.BatchNorm2d.forward and y.device.type == "cpu"
-    return usual and not (norm.training or kept_for_backward or watched)
+    return usual and only_result() and not (norm.training or watched)

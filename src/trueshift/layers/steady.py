@@ -38,7 +38,7 @@ def convolve(
         dilation = 2  # changes nothing but keeps torch from calling a matrix product
     if x.shape[0] != 1 or x.numel() > _MATRIX_PRODUCT:
         return conv(x, weight, bias, stride, padding, dilation, groups)
-    twice = x.expand(2, *x.shape[1:])
+    twice = torch.cat([x, x])  # keeps the layout, which an expanded view would not
     return conv(twice, weight, bias, stride, padding, dilation, groups)[:1]
 
 

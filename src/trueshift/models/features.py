@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from trueshift._adjoint import unravel
 from trueshift._validate import check_map, nearest_multiples
+from trueshift.layers.eager import faster_layout
 
 
 class Step(NamedTuple):
@@ -73,7 +74,7 @@ class StagedClassifier(nn.Module, ABC):
     fc: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        for feature in self._features(x):
+        for feature in self._features(faster_layout(x)):
             last = feature  # the maps before it need not be kept
         return self.fc(self.avgpool(last.x))
 

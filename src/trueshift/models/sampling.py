@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from trueshift.layers.chunks import by_chunks
 from trueshift.layers.conv import SameConv
+from trueshift.layers.eager import only_result
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import hooked, normalize
 from trueshift.layers.resample import PolyphaseDown
@@ -66,8 +67,7 @@ def max_and_sample(
         return pool(x if even else pad(x, widths, mode), 2, 2), first_phase(x, 2)
     phase = down.choose(x) if select == "input" else None
     hard = phase is not None and not phase.dtype.is_floating_point
-    kept_only = not (torch.is_grad_enabled() or torch.compiler.is_compiling())
-    if phase is not None and hard and kept_only and down.antialias is None:
+    if phase is not None and hard and only_result() and down.antialias is None:
         y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
         return y, _step(phase, x, 2)
 
