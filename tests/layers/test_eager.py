@@ -19,7 +19,9 @@ def test_batches_of_images_take_the_faster_layout():
     assert faster_layout(torch.randn(4, 3, 8, 8)).is_contiguous(memory_format=LAST)
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 8, 8), (4, 3, 8), (4, 3, 4, 4, 4), (0, 3, 8, 8)])
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 8, 8), (3, 3, 8, 8), (4, 3, 8), (4, 3, 4, 4, 4), (0, 3, 8, 8)]
+)
 @torch.no_grad()
 def test_other_inputs_stay_as_they_are(shape):
     x = torch.randn(shape)

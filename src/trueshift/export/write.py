@@ -174,11 +174,15 @@ def _dims(ranges: dict[str, Range], multiples: tuple[int, ...]) -> dict[str, Any
     dims: dict[int, Any] = {}
     for name, (low, high) in ranges.items():
         dim: Any = Dim(name, min=low, max=high)
-        axis = 0 if name == "batch" else int(name.removeprefix("size")) + 2
-        dims[axis] = (
-            dim if name == "batch" or multiples[axis - 2] == 1 else multiples[axis - 2] * dim
-        )
+        axis = _axis(name)
+        factor = (1, 1, *multiples)[axis]
+        dims[axis] = dim if factor == 1 else factor * dim
     return {"x": dims}
+
+
+def _axis(name: str) -> int:
+    """Return which axis of the input a range is about."""
+    return 0 if name == "batch" else int(name.removeprefix("size")) + 2
 
 
 def _trace(
@@ -210,7 +214,7 @@ def _served(
     Its refusals name an axis of the input, and it is asked with the smallest input that is left.
     """
     factors = (1, 1, *multiples)
-    axes = {"batch": 0} | {f"size{axis}": axis + 2 for axis in range(len(multiples))}
+    axes = {name: _axis(name) for name in ranges}
     for _ in range(_ATTEMPTS):
         shape = list(example.shape)
         for name, (low, _) in ranges.items():
@@ -221,7 +225,7 @@ def _served(
             break
         except AssertionError as error:
             named = set(map(int, re.findall(r"\.size\(\)\[(\d+)\]", str(error))))
-            if "Guard failed" not in str(error) or named.isdisjoint(axes[n] for n in ranges):
+            if "Guard failed" not in str(error) or named.isdisjoint(axes.values()):
                 raise
         ranges = {name: (low + (axes[name] in named), high) for name, (low, high) in ranges.items()}
     return ranges

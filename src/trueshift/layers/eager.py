@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 # From this number of images on, the faster convolutions outweigh weights that must be rearranged.
 _MANY = 4
@@ -12,6 +12,11 @@ _MANY = 4
 def only_result() -> bool:
     """Whether nothing is kept but the result, so that maps may be overwritten or made in parts."""
     return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether hooks look at what a module takes or returns."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def faster_layout(x: Tensor) -> Tensor:

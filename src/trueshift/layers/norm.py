@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift.layers.eager import only_result
+from trueshift.layers.eager import hooked, only_result
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -37,11 +37,6 @@ def normalize(norm: nn.Module, y: Tensor, made_by: nn.Module) -> Tensor:
         out=(y, *unused),
     )
     return y
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether hooks look at what a module takes or returns."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 class Chain(nn.Sequential):

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 
 from trueshift.layers.chunks import by_chunks
 from trueshift.layers.conv import SameConv
-from trueshift.layers.eager import only_result
+from trueshift.layers.eager import hooked, only_result
 from trueshift.layers.maximum import MAX_POOLS, max_filter
-from trueshift.layers.norm import hooked, normalize
+from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window

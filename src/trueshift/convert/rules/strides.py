@@ -24,6 +24,7 @@ from trueshift.convert.rules.maps import (
 from trueshift.convert.ups import Reduce
 from trueshift.convert.values import OTHER, Frame, Kind, Value
 from trueshift.convert.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle, Window
+from trueshift.layers.eager import hooked
 
 _MODES = {"zero": "zeros", "constant": "zeros", "reflection": "reflect", "replication": "replicate"}
 _HOOKS = "hooks change its weights before it runs (an old weight_norm or spectral_norm?)."
@@ -100,7 +101,7 @@ def window(
     node, steps = call.node, module.stride
     if node.op == "call_module":
         owner = a.traced.root.get_submodule(str(node.target))
-        if owner._forward_pre_hooks or owner._forward_hooks:
+        if hooked(owner):
             raise Refused(_HOOKS, "Use torch.nn.utils.parametrizations, or remove the hooks.")
     kinds: Sequence[Kind] = value.kinds[2:]
     if max(steps) == 1 or not any(isinstance(kind, Space) for kind in kinds):
