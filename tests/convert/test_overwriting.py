@@ -1,7 +1,13 @@
+import copy
+
+import pytest
 import torch
 from torch import nn
 
 import trueshift as ts
+from trueshift.convert import register_rule
+
+LAST = torch.channels_last
 
 
 class Shared(nn.Module):
@@ -14,6 +20,8 @@ class Shared(nn.Module):
         for norm in (self.norm, self.other):
             norm.running_mean.normal_()
             norm.running_var.uniform_(0.5, 2)
+            nn.init.normal_(norm.weight)
+            nn.init.normal_(norm.bias)
 
     def forward(self, x):
         y = self.second(self.norm(self.first(x)).relu())
@@ -22,7 +30,7 @@ class Shared(nn.Module):
 
 def test_norms_overwrite_maps_that_nobody_else_reads():
     new = ts.convert(Shared().eval(), "aps", torch.randn(1, 3, 8, 8))
-    assert new.code.count("normalize(") == 1
+    assert new.code.count("convolve_and_normalize(") == 1
     x = torch.randn(2, 3, 8, 12)
     kept = new(x).detach()
     with torch.no_grad():
@@ -30,11 +38,88 @@ def test_norms_overwrite_maps_that_nobody_else_reads():
         assert torch.equal(new(x.roll((2, -4), (2, 3))), kept.roll((1, -2), (2, 3)))
 
 
-def test_hooks_of_convolutions_see_what_they_made():
+@pytest.mark.parametrize("images", [1, 4])
+def test_hooks_of_convolutions_see_what_they_made(images):
     new = ts.convert(Shared().eval(), "stride", torch.randn(1, 3, 8, 8))
-    x, seen = torch.randn(1, 3, 8, 8), []
+    x, seen = torch.randn(images, 3, 8, 8), []
     new.sampling.first.register_forward_hook(lambda module, inputs, output: seen.append(output))
     with torch.no_grad():
         new(x)
         expected = new.sampling.first(x, None, new.first.weight, new.first.bias)
-    assert torch.equal(seen[0], expected)
+    torch.testing.assert_close(seen[0], expected)
+
+
+@pytest.mark.parametrize("select", ["input", "output"])
+def test_batches_are_as_exact_as_single_images(select):
+    new = ts.convert(Shared().eval(), "aps", torch.randn(1, 3, 8, 8), select=select)
+    x = torch.randn(5, 3, 8, 12)
+    recorded = new(x).detach()
+    kept = x.clone()
+    with torch.no_grad():
+        found = new(x)
+        assert torch.equal(new(x.roll((2, -4), (2, 3))), found.roll((1, -2), (2, 3)))
+    torch.testing.assert_close(found, recorded)
+    assert torch.equal(x, kept)
+
+
+def test_norms_of_batches_are_part_of_the_convolution():
+    new = ts.convert(Shared().eval(), "stride", torch.randn(1, 3, 8, 8))
+    calls = []
+    new.sampling.first.apply_to = lambda window, steps, tensors: (
+        calls.append(tensors[0]) or nn.functional.conv2d(window, *tensors, steps)
+    )
+    for images in (3, 4):
+        with torch.no_grad():
+            new(torch.randn(images, 3, 8, 8))
+    scale = new.norm.weight / (new.norm.running_var + new.norm.eps).sqrt()
+    assert torch.equal(calls[0], new.first.weight)
+    torch.testing.assert_close(calls[1], new.first.weight * scale.view(-1, 1, 1, 1))
+
+
+class Viewed(nn.Module):
+    """Asks for a view of a map, which a channels-last one does not give."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3, 2, 1), nn.Linear(4, 2)
+
+    def forward(self, x):
+        y = self.conv(x).relu()
+        return self.head(y.view(y.size(0), 4, -1).mean(2)), y
+
+
+def test_batches_take_the_faster_layout_and_results_the_usual_one():
+    new = ts.convert(Viewed().eval(), "aps", torch.randn(1, 3, 8, 8))
+    assert new.any_layout
+    seen = []
+    new.sampling.conv.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    x = torch.randn(4, 3, 8, 8)
+    recorded = new(x)
+    with torch.no_grad():
+        found, asked = new(x), new(x.contiguous(memory_format=LAST))
+        new(x[:3])
+    assert [images.is_contiguous() for images in seen] == [True, False, False, True]
+    assert found[1].is_contiguous()
+    assert not asked[1].is_contiguous()  # whoever asks for a layout gets it
+    for one, other, third in zip(found, asked, recorded, strict=True):
+        assert torch.equal(one, other)
+        torch.testing.assert_close(one, third)
+
+
+class Strict(nn.Module):
+    def forward(self, x):
+        return x.view(x.size(0), -1).view_as(x)
+
+
+def test_layers_that_need_a_layout_keep_it():
+    register_rule(Strict, "equivariant")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), Strict(), nn.AdaptiveAvgPool2d(1)).eval()
+    new = ts.convert(net, "aps", torch.randn(1, 3, 8, 8))
+    assert not new.any_layout
+    with torch.no_grad():
+        assert new(torch.randn(4, 3, 8, 8)).shape == (4, 4, 1, 1)
+
+
+def test_copies_remember_their_layout():
+    new = ts.convert(Viewed().eval(), "aps", torch.randn(1, 3, 8, 8))
+    assert copy.deepcopy(new).any_layout

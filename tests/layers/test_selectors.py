@@ -290,6 +290,16 @@ class TestEverySelector:
             assert torch.equal(selector.choose(x), phase)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [1, 2])
+def test_quick_norms_of_channels_last_maps_err_less_than_what_is_looked_at_again(p, dtype):
+    x = torch.randn(2, 300, 16, 24).to(dtype)
+    last = x.contiguous(memory_format=torch.channels_last)
+    selector = ts.NormSelector(p)
+    quick = selector._norms(last, 2, exact=False)
+    torch.testing.assert_close(quick, selector._norms(x, 2, exact=True), rtol=2.0**-19, atol=0)
+
+
 class TestTau:
     def test_set_tau_reaches_nested_selectors(self):
         model = nn.Sequential(ts.LPD(3), nn.Sequential(nn.ReLU(), ts.LPD(3, 2)), ts.APS(3))

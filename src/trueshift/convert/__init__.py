@@ -16,7 +16,7 @@ from trueshift.convert.converted import PREFIX, Converted, own_constants
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.plan import SELECT, Plan, Site, analyse, as_spec, describe, register_rule
 from trueshift.convert.rewrite import Rewriter
-from trueshift.convert.verify import check, difference
+from trueshift.convert.verify import check, difference, takes_any_layout
 from trueshift.layers.spec import Sampling
 
 __all__ = [
@@ -148,6 +148,7 @@ def _build(
     trial = Converted(root, graph, inputs, found)
     after = _flops(trial, arguments)
     trial.plan = Plan(**{**found.__dict__, "flops": flops, "flops_after": after})
+    trial.any_layout = takes_any_layout(trial, analysis)
     return analysis, trial
 
 

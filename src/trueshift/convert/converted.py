@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from trueshift._validate import nearest_multiples
+from trueshift.convert.trees import map_leaves
+from trueshift.layers.eager import faster_layout
 
 if TYPE_CHECKING:
     from trueshift.convert.plan import Plan
@@ -28,6 +30,10 @@ class Converted(nn.Module):
         graph: The operations.
         inputs: Names of the arguments, and which of them are maps.
         plan: What was done.
+
+    Attributes:
+        any_layout: Whether it also computes on channels-last maps; then it takes batches in the
+            faster layout where only a result is wanted.
     """
 
     def __init__(
@@ -39,6 +45,7 @@ class Converted(nn.Module):
         self._buffers.update(root._buffers)
         self._non_persistent_buffers_set.update(root._non_persistent_buffers_set)
         self.plan, self.inputs = plan, inputs
+        self.any_layout = False
         code = graph.python_code("self")
         self.code = code.src
         self._names = code.globals
@@ -46,8 +53,16 @@ class Converted(nn.Module):
         self.train(root.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_sizes(dict(zip(self.inputs, args, strict=False)) | kwargs)
-        return self._run(self, *args, **kwargs)
+        arguments = dict(zip(self.inputs, args, strict=False)) | kwargs
+        self._check_sizes(arguments)
+        if not self.any_layout:
+            return self._run(self, *args, **kwargs)
+        maps = {name: x for name, x in arguments.items() if self.inputs.get(name)}
+        faster = {name: faster_layout(x) for name, x in maps.items() if isinstance(x, Tensor)}
+        outputs = self._run(self, **arguments | faster)
+        if all(faster[name] is maps[name] for name in faster):
+            return outputs
+        return map_leaves(_contiguous, outputs)
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
@@ -97,6 +112,10 @@ class Converted(nn.Module):
     def extra_repr(self) -> str:
         """Show the network and the multiple."""
         return f"{self.plan.network}, required_multiple={self.required_multiple}"
+
+
+def _contiguous(output: Any) -> Any:
+    return output.contiguous() if isinstance(output, Tensor) else output
 
 
 class _Import:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
@@ -19,9 +20,9 @@ from trueshift.convert.lattice import Phase, Space
 from trueshift.convert.order import in_order
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
-from trueshift.convert.windows import Convolution
+from trueshift.convert.windows import Convolution, convolve_and_normalize
 from trueshift.layers.antialias import build_antialias
-from trueshift.layers.norm import BatchNorm, normalize
+from trueshift.layers.norm import BatchNorm
 from trueshift.layers.selectors import NormSelector
 from trueshift.layers.spec import Sampling
 
@@ -64,7 +65,10 @@ class Rewriter:
             else:
                 self._emit(node)
         self.graph.eliminate_dead_code(_changes_something)
-        self._overwrite()
+        self._join_norms()
+        for node in self.graph.nodes:
+            if _is_view(node):
+                node.target = "reshape"  # the same for maps of any layout
         self.graph.lint()
         used = {str(node.target) for node in self.graph.nodes}
         for name in list(self.parts._modules):
@@ -72,8 +76,8 @@ class Rewriter:
                 del self.parts._modules[name]
         return self.graph, self.parts
 
-    def _overwrite(self) -> None:
-        """Let batch norms overwrite the maps of convolutions that nobody else reads."""
+    def _join_norms(self) -> None:
+        """Make one call of a convolution whose map nobody but a batch norm reads, and that norm."""
         for node in list(self.graph.nodes):
             if not isinstance(self._module(node), BatchNorm):
                 continue
@@ -81,10 +85,11 @@ class Rewriter:
             if not isinstance(self._module(source), Convolution) or len(source.users) > 1:
                 continue
             with self.graph.inserting_before(node):
-                norm, made_by = (self.graph.get_attr(str(n.target)) for n in (node, source))
-                new = self.graph.call_function(normalize, (norm, source, made_by))
+                norm, conv = (self.graph.get_attr(str(n.target)) for n in (node, source))
+                new = self.graph.call_function(convolve_and_normalize, (conv, norm, *source.args))
             node.replace_all_uses_with(new)
             self.graph.erase_node(node)
+            self.graph.erase_node(source)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         """Return the module that a node of the old or the new graph calls, if it does."""
@@ -267,6 +272,12 @@ class Rewriter:
             unique, count = f"{name}_{count}", count + 1
         self.parts.add_module(unique, copy.copy(module))
         return self.graph.call_module(f"{PREFIX}.{unique}", args)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether a node gives a tensor another shape, not another type."""
+    method = node.op == "call_method" and node.target == "view"
+    return method and not isinstance(node.args[-1], torch.dtype)
 
 
 def _changes_something(node: fx.Node) -> bool:

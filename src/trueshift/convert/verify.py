@@ -93,6 +93,34 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
     return worst
 
 
+def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
+    """Whether a network computes on channels-last maps what it computes on others.
+
+    Code that asks for ``view`` or depends on which tensors share memory may not.
+    """
+    twin = copy.deepcopy(model).eval()
+    arguments = analysis.traced.arguments
+    images = [arguments[name] for name in analysis.inputs if arguments[name].ndim == 4]
+    if not images:
+        return False
+    last = {name: _channels_last(x) for name, x in arguments.items()}
+    with torch.no_grad():
+        usual = _run(twin, arguments)
+        try:
+            found = _run(twin, last)
+        except RuntimeError:
+            return False
+    return all(
+        torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()), equal_nan=True)
+        for one, other in zip(usual, found, strict=True)
+    )
+
+
+def _channels_last(x: Any) -> Any:
+    image = isinstance(x, Tensor) and x.ndim == 4
+    return x.contiguous(memory_format=torch.channels_last) if image else x
+
+
 def _difference(
     analysis: Analysis,
     value: Value,

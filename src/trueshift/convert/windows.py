@@ -18,6 +18,7 @@ from trueshift._adjoint import Slices, Widths
 from trueshift.convert.phases import cut, filter_and_keep
 from trueshift.functional import polyphase_down
 from trueshift.layers.maximum import MAX_POOLS, max_filter
+from trueshift.layers.norm import fold, normalize
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -171,6 +172,22 @@ class Convolution(Window):
     def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
         weight, bias = tensors
         return convolve(window, weight, bias, steps, 0, self.groups, self.dilation)
+
+
+def convolve_and_normalize(
+    conv: Convolution,
+    norm: nn.Module,
+    x: Tensor,
+    phase: Tensor | None,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """Return ``norm(conv(x, phase, weight, bias))``; for batches at test time in one operation."""
+    folded = fold(norm, weight, bias, x, conv)
+    if folded is None:
+        return normalize(norm, conv(x, phase, weight, bias), conv)
+    normalized: Tensor = conv(x, phase, *folded)
+    return normalized
 
 
 class MaxPool(Window):

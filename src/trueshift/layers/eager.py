@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-# From this number of images on, the faster convolutions outweigh weights that must be rearranged.
+# From this number of images on, faster operations outweigh weights that must be rearranged.
 _MANY = 4
 
 
@@ -19,11 +19,16 @@ def hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def is_batch(x: Tensor) -> bool:
+    """Whether only a result is wanted of several images on a CPU, so that preparations pay."""
+    return only_result() and x.device.type == "cpu" and x.shape[0] >= _MANY
+
+
 def faster_layout(x: Tensor) -> Tensor:
     """Return images in the layout that convolutions are faster in, where only a result is wanted.
 
     On a CPU that is channels-last, for a batch; it costs little, as images have few channels.
     Training is not faster in it.
     """
-    faster = only_result() and x.device.type == "cpu" and x.ndim == 4 and x.shape[0] >= _MANY
+    faster = x.ndim == 4 and is_batch(x)
     return x.contiguous(memory_format=torch.channels_last) if faster else x

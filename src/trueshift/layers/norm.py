@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift.layers.eager import hooked, only_result
+from trueshift.layers.eager import hooked, is_batch, only_result
 
+_PRECISE = (torch.float32, torch.float64)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
@@ -37,6 +38,37 @@ def normalize(norm: nn.Module, y: Tensor, made_by: nn.Module) -> Tensor:
         out=(y, *unused),
     )
     return y
+
+
+def fold(
+    norm: nn.Module, weight: Tensor, bias: Tensor | None, x: Tensor, conv: nn.Module
+) -> tuple[Tensor, Tensor] | None:
+    """Return weight and bias with which a convolution also does the work of a norm after it.
+
+    Worth it for batches only, where the weights are few beside the maps, and in full precision.
+
+    Args:
+        norm: A batch norm; anything else cannot be folded.
+        weight: Weight of the convolution.
+        bias: Its bias, or ``None``.
+        x: The convolution's input.
+        conv: The convolution; its hooks may want to see what it makes.
+
+    Returns:
+        ``None`` where the norm must be called.
+    """
+    mean = norm.running_mean if isinstance(norm, BatchNorm) else None
+    variance = norm.running_var if isinstance(norm, BatchNorm) else None
+    precise = weight.dtype in _PRECISE and not torch.is_autocast_enabled(x.device.type)
+    if not isinstance(norm, BatchNorm) or mean is None or variance is None or not precise:
+        return None
+    if not is_batch(x) or not _may_overwrite(norm, x, conv):
+        return None
+    scale = (variance + norm.eps).rsqrt()
+    scale = scale if norm.weight is None else scale * norm.weight
+    offset = -mean if bias is None else bias - mean
+    offset = offset * scale if norm.bias is None else torch.addcmul(norm.bias, offset, scale)
+    return weight * scale.view(-1, *[1] * (weight.ndim - 1)), offset
 
 
 class Chain(nn.Sequential):

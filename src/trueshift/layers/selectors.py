@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import component_view, offset_blocks
+from trueshift._adjoint import channels_last, component_view, offset_blocks
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -199,15 +199,24 @@ class NormSelector(nn.Module):
             return offset_blocks(x.abs(), steps).amax((1, *axes)).flatten(1)
 
         def means(part: Tensor) -> Tensor:
-            terms = part.to(torch.promote_types(part.dtype, torch.float32))
-            terms = terms.abs() if self.p == 1 else terms.square()
-            if not exact:  # a sum over channels rounds differently from place to place
-                terms = terms.sum(1, keepdim=True)
+            terms = self._powers(part) if exact else self._channel_powers(part)
             return order_free_mean(offset_blocks(terms, steps), (1, *axes)).flatten(1)
 
         count = math.prod(x.shape[2:]) // math.prod(steps) * (x.shape[1] if exact else 1)
         sums = by_chunks(means, x) * count
         return sums if self.p == 1 else sums.sqrt()
+
+    def _powers(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        return wide.abs() if self.p == 1 else wide.square()
+
+    def _channel_powers(self, x: Tensor) -> Tensor:
+        """Sum powers over channels; the sum rounds differently from place to place."""
+        if not channels_last(x):
+            return self._powers(x).sum(1, keepdim=True)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        norms = torch.linalg.vector_norm(x, self.p, 1, keepdim=True, dtype=wide)  # no map of powers
+        return norms if self.p == 1 else norms.square()
 
     def extra_repr(self) -> str:
         """Show the norm."""
