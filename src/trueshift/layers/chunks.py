@@ -13,7 +13,7 @@ from trueshift.layers.eager import only_result
 
 Maps = TypeVar("Maps", Tensor, tuple[Tensor, ...])
 
-_CHUNK_ELEMENTS = 2**22
+_CHUNK_ELEMENTS = 2**21
 
 
 def by_chunks(fn: Callable[..., Maps], *maps: Tensor, per_image: int | None = None) -> Maps:
