@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import trueshift as ts
-from trueshift.layers import chunks
+from trueshift import _chunks as chunks
 from trueshift.shifts import circular_shift
 
 FORMATS = {"default": torch.contiguous_format, "channels last": torch.channels_last}

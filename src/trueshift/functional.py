@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from trueshift import _adjoint as adjoint
+from trueshift._chunks import by_chunks
 from trueshift._validate import Stride, check_divisible, check_map, check_phase, stride_per_axis
 
 __all__ = [
@@ -186,18 +187,28 @@ def order_free_mean(x: Tensor, dim: int | tuple[int, ...]) -> Tensor:
         tensor(True)
     """
     axes = tuple(axis % x.ndim for axis in ((dim,) if isinstance(dim, int) else dim))
-    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    if 0 in axes:
+        return _order_free_mean(x, axes)
+    per_image = 2 * math.prod(x.shape[1:])  # a float64 takes the place of two
+    return by_chunks(lambda part: _order_free_mean(part, axes), x, per_image=per_image)
+
+
+def _order_free_mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     count = math.prod([x.shape[axis] for axis in axes])
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
-    # Side by side in memory, the terms are reduced several times faster.
-    terms = x.to(wide).permute(*kept, *axes).contiguous().flatten(len(kept))
-    largest = terms.detach().abs().amax(-1, keepdim=True)
+    terms = x.to(wide)
+    if not (adjoint.channels_last(x) and axes == tuple(range(2, x.ndim))):
+        # Side by side in memory, the terms are reduced several times faster.
+        kept = [axis for axis in range(x.ndim) if axis not in axes]
+        terms = terms.permute(*kept, *axes).contiguous().flatten(len(kept))
+        axes = (-1,)
+    largest = terms.detach().abs().amax(axes, keepdim=True)
     largest = torch.where(largest > 0, largest, 1.0)
-    scaled = terms / largest * (exact / count)
+    scaled = (terms / largest).mul_(exact / count)
     # The rounding is invisible to autograd: the gradient is that of the plain mean.
-    steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round()
-    return (steps.sum(-1, keepdim=True) * (largest / exact)).squeeze(-1)
+    steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round_()
+    return (steps.sum(axes, keepdim=True) * (largest / exact)).squeeze(axes)
 
 
 def _offset_axes(stride: tuple[int, ...]) -> tuple[int, ...]:

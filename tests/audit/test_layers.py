@@ -3,10 +3,10 @@ import torch
 from torch import nn
 
 import trueshift as ts
+from trueshift import _chunks as chunks
 from trueshift.audit import audit
 from trueshift.audit.layers import _as_map, map_error
 from trueshift.convert import convert
-from trueshift.layers import chunks
 from trueshift.report.words import break_text
 
 

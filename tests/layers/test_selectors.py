@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import trueshift as ts
 from benchmarks import reference
-from trueshift.layers import chunks
+from trueshift import _chunks as chunks
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
+from trueshift._eager import faster_layout
 from trueshift._validate import nearest_multiples
 from trueshift.convert.trees import map_leaves
-from trueshift.layers.eager import faster_layout
 
 if TYPE_CHECKING:
     from trueshift.convert.plan import Plan

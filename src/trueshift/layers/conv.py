@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Widths
+from trueshift._eager import only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -18,7 +19,6 @@ from trueshift._validate import (
     check_phase,
     stride_per_axis,
 )
-from trueshift.layers.eager import only_result
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift.layers.eager import hooked, is_batch, only_result
+from trueshift._eager import hooked, is_batch, only_result
 
 _PRECISE = (torch.float32, torch.float64)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import channels_last, component_view, offset_blocks
+from trueshift._chunks import by_chunks
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -27,7 +28,6 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
-from trueshift.layers.chunks import by_chunks
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase

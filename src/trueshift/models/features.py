@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import unravel
+from trueshift._eager import faster_layout
 from trueshift._validate import check_map, nearest_multiples
-from trueshift.layers.eager import faster_layout
 
 
 class Step(NamedTuple):

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift.layers.chunks import by_chunks
+from trueshift._chunks import by_chunks
+from trueshift._eager import hooked, only_result
 from trueshift.layers.conv import SameConv
-from trueshift.layers.eager import hooked, only_result
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown

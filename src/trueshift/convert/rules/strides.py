@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trueshift._eager import hooked
 from trueshift.convert.analysis import Action, Analysis, Rule
 from trueshift.convert.calls import Call
 from trueshift.convert.errors import Refused
@@ -24,7 +25,6 @@ from trueshift.convert.rules.maps import (
 from trueshift.convert.ups import Reduce
 from trueshift.convert.values import OTHER, Frame, Kind, Value
 from trueshift.convert.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle, Window
-from trueshift.layers.eager import hooked
 
 _MODES = {"zero": "zeros", "constant": "zeros", "reflection": "reflect", "replication": "replicate"}
 _HOOKS = "hooks change its weights before it runs (an old weight_norm or spectral_norm?)."

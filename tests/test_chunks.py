@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from trueshift import Sampling
-from trueshift.layers import chunks
-from trueshift.layers.chunks import by_chunks
+from trueshift import _chunks as chunks
+from trueshift._chunks import by_chunks
 from trueshift.models import resnet
 
 

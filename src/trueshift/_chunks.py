@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from trueshift.layers.eager import only_result
+from trueshift._eager import only_result
 
 Maps = TypeVar("Maps", Tensor, tuple[Tensor, ...])
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trueshift import Sampling
-from trueshift.layers.eager import faster_layout, only_result
+from trueshift._eager import faster_layout, only_result
 from trueshift.models import resnet9
 
 LAST = torch.channels_last
