@@ -123,3 +123,12 @@ def test_layers_that_need_a_layout_keep_it():
 def test_copies_remember_their_layout():
     new = ts.convert(Viewed().eval(), "aps", torch.randn(1, 3, 8, 8))
     assert copy.deepcopy(new).any_layout
+
+
+def test_a_wrong_number_of_arguments_is_still_an_error():
+    new = ts.convert(Viewed().eval(), "aps", torch.randn(1, 3, 8, 8))
+    x = torch.randn(4, 3, 8, 8)
+    with torch.no_grad(), pytest.raises(TypeError, match="argument"):
+        new(x, x)
+    with torch.no_grad():
+        assert torch.equal(new(x=x)[0], new(x)[0])

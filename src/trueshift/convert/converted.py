@@ -53,16 +53,20 @@ class Converted(nn.Module):
         self.train(root.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        arguments = dict(zip(self.inputs, args, strict=False)) | kwargs
-        self._check_sizes(arguments)
+        self._check_sizes(dict(zip(self.inputs, args, strict=False)) | kwargs)
         if not self.any_layout:
             return self._run(self, *args, **kwargs)
-        maps = {name: x for name, x in arguments.items() if self.inputs.get(name)}
-        faster = {name: faster_layout(x) for name, x in maps.items() if isinstance(x, Tensor)}
-        outputs = self._run(self, **arguments | faster)
-        if all(faster[name] is maps[name] for name in faster):
-            return outputs
-        return map_leaves(_contiguous, outputs)
+        named = [self._faster(name, x) for name, x in zip(self.inputs, args, strict=False)]
+        faster = (*named, *args[len(named) :])
+        by_name = {name: self._faster(name, x) for name, x in kwargs.items()}
+        outputs = self._run(self, *faster, **by_name)
+        pairs = zip((*faster, *by_name.values()), (*args, *kwargs.values()), strict=True)
+        same = all(one is other for one, other in pairs)
+        return outputs if same else map_leaves(_contiguous, outputs)
+
+    def _faster(self, name: str, x: Any) -> Any:
+        is_map = self.inputs.get(name) and isinstance(x, Tensor)
+        return faster_layout(x) if is_map else x
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
