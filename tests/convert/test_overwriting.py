@@ -120,6 +120,29 @@ def test_layers_that_need_a_layout_keep_it():
         assert new(torch.randn(4, 3, 8, 8)).shape == (4, 4, 1, 1)
 
 
+class Labels(nn.Module):
+    """Returns labels and a mask beside the map."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        return y.argmax(1), y > 0
+
+
+def test_outputs_need_not_be_floating():
+    new = ts.convert(Labels().eval(), "aps", torch.randn(1, 3, 8, 8))
+    assert new.any_layout
+    x = torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        labels, positive = new(x)
+        moved = new(x.roll((2, 4), (2, 3)))
+    assert torch.equal(moved[0], labels.roll((1, 2), (1, 2)))
+    assert torch.equal(moved[1], positive.roll((1, 2), (2, 3)))
+
+
 def test_copies_remember_their_layout():
     new = ts.convert(Viewed().eval(), "aps", torch.randn(1, 3, 8, 8))
     assert copy.deepcopy(new).any_layout

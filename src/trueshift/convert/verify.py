@@ -110,10 +110,14 @@ def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
             found = _run(twin, last)
         except RuntimeError:
             return False
-    return all(
-        torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(one.abs().max()), equal_nan=True)
-        for one, other in zip(usual, found, strict=True)
-    )
+    return all(_alike(one, other) for one, other in zip(usual, found, strict=True))
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    if not one.is_floating_point() or not one.numel():
+        return torch.equal(one, other)
+    near = 1e-3 * float(one.abs().max())
+    return torch.allclose(one, other, rtol=1e-3, atol=near, equal_nan=True)
 
 
 def _channels_last(x: Any) -> Any:
