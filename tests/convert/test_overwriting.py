@@ -111,13 +111,101 @@ class Strict(nn.Module):
         return x.view(x.size(0), -1).view_as(x)
 
 
-def test_layers_that_need_a_layout_keep_it():
-    register_rule(Strict, "equivariant")
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), Strict(), nn.AdaptiveAvgPool2d(1)).eval()
+class Merging(nn.Module):
+    def forward(self, x):
+        return x.view(-1, 1, *x.shape[2:]).view_as(x)  # of one image alone always a view
+
+
+class Checking(nn.Module):
+    def forward(self, x):
+        assert x.is_contiguous()
+        return x
+
+
+@pytest.mark.parametrize("layer", [Strict, Merging, Checking])
+def test_layers_that_need_a_layout_keep_it(layer):
+    register_rule(layer, "equivariant")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), layer(), nn.AdaptiveAvgPool2d(1)).eval()
     new = ts.convert(net, "aps", torch.randn(1, 3, 8, 8))
     assert not new.any_layout
     with torch.no_grad():
         assert new(torch.randn(4, 3, 8, 8)).shape == (4, 4, 1, 1)
+
+
+class WritesThroughView(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, x):
+        y = self.conv(x)
+        y.view(-1, 1, *y.shape[2:]).mul_(2)
+        return y
+
+
+class OverwritesInput(nn.Module):
+    """The convolution reads its input before the ReLU overwrites it, its norm comes after that."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 3, 3, 1, 1), nn.BatchNorm2d(3)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        x = x * 1
+        y = self.conv(x)
+        return self.relu(x) + self.norm(y)
+
+
+@pytest.mark.parametrize("build", [WritesThroughView, OverwritesInput])
+@pytest.mark.parametrize("images", [1, 4])
+def test_operations_in_place_keep_their_meaning(build, images):
+    net = build().eval()
+    new = ts.convert(net, "stride", torch.randn(1, 3, 8, 8), padding="keep")
+    circular = ts.convert(net, "stride", torch.randn(1, 3, 8, 8))
+    x = torch.randn(images, 3, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(new(x), net(x))
+        found = circular(x)
+        torch.testing.assert_close(found[:, :, 1:-1, 1:-1], net(x)[:, :, 1:-1, 1:-1])
+
+
+@pytest.mark.parametrize("options", [{"size": (2, 3, -1)}, {"dtype": torch.int32}])
+def test_views_by_keyword(options):
+    class Keyword(nn.Module):
+        def forward(self, x):
+            return x, x.view(**options)
+
+    new = ts.convert(Keyword(), "stride", torch.randn(2, 3, 8, 8), verify=False)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(new(x)[1], x.view(**options))
+
+
+class Named(dict):
+    """A dict whose items are attributes too."""
+
+    __getattr__ = dict.__getitem__
+
+
+class Head(nn.Module):
+    def forward(self, x):
+        return Named(map=x)
+
+
+def test_containers_of_outputs_keep_their_class():
+    register_rule(Head, "equivariant")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), Head()).eval()
+    new = ts.convert(net, "stride", torch.randn(1, 3, 8, 8), verify=False)
+    for images in (1, 4):
+        with torch.no_grad():
+            assert new(torch.randn(images, 3, 8, 8)).map.is_contiguous()
+
+
+def test_a_device_without_autocast():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4)).eval()
+    new = ts.convert(net, "stride", torch.randn(1, 3, 8, 8)).to("meta")
+    with torch.no_grad():
+        assert new(torch.randn(4, 3, 8, 8, device="meta")).shape == (4, 4, 4, 4)
 
 
 class Labels(nn.Module):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ class Converted(nn.Module):
             faster layout where only a result is wanted.
     """
 
+    any_layout = False
+
     def __init__(
         self, root: nn.Module, graph: fx.Graph, inputs: dict[str, bool], plan: Plan
     ) -> None:
@@ -45,7 +48,6 @@ class Converted(nn.Module):
         self._buffers.update(root._buffers)
         self._non_persistent_buffers_set.update(root._non_persistent_buffers_set)
         self.plan, self.inputs = plan, inputs
-        self.any_layout = False
         code = graph.python_code("self")
         self.code = code.src
         self._names = code.globals
@@ -62,7 +64,7 @@ class Converted(nn.Module):
         outputs = self._run(self, *faster, **by_name)
         pairs = zip((*faster, *by_name.values()), (*args, *kwargs.values()), strict=True)
         same = all(one is other for one, other in pairs)
-        return outputs if same else map_leaves(_contiguous, outputs)
+        return outputs if same else _contiguous(outputs)
 
     def _faster(self, name: str, x: Any) -> Any:
         is_map = self.inputs.get(name) and isinstance(x, Tensor)
@@ -118,8 +120,17 @@ class Converted(nn.Module):
         return f"{self.plan.network}, required_multiple={self.required_multiple}"
 
 
-def _contiguous(output: Any) -> Any:
-    return output.contiguous() if isinstance(output, Tensor) else output
+def _contiguous(outputs: Any) -> Any:
+    """Return outputs in the default layout; containers of other classes than usual keep theirs."""
+    if isinstance(outputs, dict) and type(outputs) is not dict:
+        same = copy.copy(outputs)
+        for key, output in outputs.items():
+            same[key] = _contiguous(output)
+        return same
+    if isinstance(outputs, Tensor):
+        return outputs.contiguous()
+    usual = isinstance(outputs, dict | list | tuple)
+    return map_leaves(_contiguous, outputs) if usual else outputs
 
 
 class _Import:

@@ -84,7 +84,7 @@ class Rewriter:
             source = node.all_input_nodes[0]
             if not isinstance(self._module(source), Convolution) or len(source.users) > 1:
                 continue
-            with self.graph.inserting_before(node):
+            with self.graph.inserting_before(source):  # later its input may be overwritten
                 norm, conv = (self.graph.get_attr(str(n.target)) for n in (node, source))
                 new = self.graph.call_function(convolve_and_normalize, (conv, norm, *source.args))
             node.replace_all_uses_with(new)
@@ -277,7 +277,7 @@ class Rewriter:
 def _is_view(node: fx.Node) -> bool:
     """Whether a node gives a tensor another shape, not another type."""
     method = node.op == "call_method" and node.target == "view"
-    return method and not isinstance(node.args[-1], torch.dtype)
+    return method and not node.kwargs and not isinstance(node.args[-1], torch.dtype)
 
 
 def _changes_something(node: fx.Node) -> bool:

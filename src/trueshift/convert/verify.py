@@ -94,23 +94,28 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
 
 
 def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
-    """Whether a network computes on channels-last maps what it computes on others.
+    """Whether a network computes on channels-last batches what it computes on others.
 
     Code that asks for ``view`` or depends on which tensors share memory may not.
     """
-    twin = copy.deepcopy(model).eval()
     arguments = analysis.traced.arguments
-    images = [arguments[name] for name in analysis.inputs if arguments[name].ndim == 4]
-    if not images:
+    if not any(arguments[name].ndim == 4 for name in analysis.inputs):
         return False
-    last = {name: _channels_last(x) for name, x in arguments.items()}
+    twin = copy.deepcopy(model).eval()
+    batch = {name: _repeated(x) for name, x in arguments.items()}
+    last = {name: _channels_last(x) for name, x in batch.items()}
     with torch.no_grad():
-        usual = _run(twin, arguments)
+        usual = _run(twin, batch)
         try:
             found = _run(twin, last)
-        except RuntimeError:
+        except Exception:  # whatever a layer does about a layout that it does not take
             return False
     return all(_alike(one, other) for one, other in zip(usual, found, strict=True))
+
+
+def _repeated(x: Any) -> Any:
+    """Return two copies of a batch: in one image alone, channels and batch are side by side."""
+    return torch.cat([x, x]) if isinstance(x, Tensor) and x.ndim else x
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:

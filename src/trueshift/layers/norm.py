@@ -57,12 +57,11 @@ def fold(
     Returns:
         ``None`` where the norm must be called.
     """
-    mean = norm.running_mean if isinstance(norm, BatchNorm) else None
-    variance = norm.running_var if isinstance(norm, BatchNorm) else None
-    precise = weight.dtype in _PRECISE and not torch.is_autocast_enabled(x.device.type)
-    if not isinstance(norm, BatchNorm) or mean is None or variance is None or not precise:
+    if not isinstance(norm, BatchNorm) or not is_batch(x) or not _may_overwrite(norm, x, conv):
         return None
-    if not is_batch(x) or not _may_overwrite(norm, x, conv):
+    mean, variance = norm.running_mean, norm.running_var
+    precise = weight.dtype in _PRECISE and not torch.is_autocast_enabled(x.device.type)
+    if mean is None or variance is None or not precise:
         return None
     scale = (variance + norm.eps).rsqrt()
     scale = scale if norm.weight is None else scale * norm.weight
