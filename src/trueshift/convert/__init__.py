@@ -17,6 +17,7 @@ from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.plan import SELECT, Plan, Site, analyse, as_spec, describe, register_rule
 from trueshift.convert.rewrite import Rewriter
 from trueshift.convert.verify import check, difference, takes_any_layout
+from trueshift.layers.activations import make_steady
 from trueshift.layers.spec import Sampling
 
 __all__ = [
@@ -136,6 +137,7 @@ def _build(
     found = describe(analysis, rewriter.leads_on_output)
     graph, parts = rewriter.run()
     root = copy.deepcopy(model)
+    make_steady(root)
     for name, value in analysis.traced.root.__dict__.items():
         if isinstance(value, torch.Tensor):  # constants that tracing found in the code
             root.__dict__.setdefault(name, value)

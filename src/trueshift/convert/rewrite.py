@@ -17,10 +17,12 @@ from trueshift.convert.analysis import Action, Analysis
 from trueshift.convert.choices import Lead, Origin
 from trueshift.convert.converted import PREFIX
 from trueshift.convert.lattice import Phase, Space
+from trueshift.convert.nodes import changes_something, is_activation, is_view
 from trueshift.convert.order import in_order
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
 from trueshift.convert.windows import Convolution, convolve_and_normalize
+from trueshift.layers.activations import Elementwise
 from trueshift.layers.antialias import build_antialias
 from trueshift.layers.norm import BatchNorm
 from trueshift.layers.selectors import NormSelector
@@ -64,10 +66,10 @@ class Rewriter:
                 self.graph.output(fx.node.map_arg(node.args[0], self.env.__getitem__))
             else:
                 self._emit(node)
-        self.graph.eliminate_dead_code(_changes_something)
+        self.graph.eliminate_dead_code(changes_something)
         self._join_norms()
         for node in self.graph.nodes:
-            if _is_view(node):
+            if is_view(node):
                 node.target = "reshape"  # the same for maps of any layout
         self.graph.lint()
         used = {str(node.target) for node in self.graph.nodes}
@@ -114,6 +116,8 @@ class Rewriter:
         if action is None:
             if node.op == "placeholder":
                 new = self.graph.placeholder(str(node.target))
+            elif is_activation(node):
+                new = self._activation(node)
             else:
                 new = self.graph.node_copy(node, self.env.__getitem__)
         else:
@@ -121,6 +125,14 @@ class Rewriter:
         if node in self.order.ends:
             new = self._sampled(node, new)
         self.env[node] = new
+
+    def _activation(self, node: fx.Node) -> fx.Node:
+        """Emit a steady activation for a function or a method of a model's code."""
+        target: Any = node.target
+        function = getattr(torch.Tensor, target) if isinstance(target, str) else target
+        inplace = function.__name__.endswith("_") or bool(node.kwargs.get("inplace"))
+        module = Elementwise(function, node.args[1:], dict(node.kwargs), inplace)
+        return self._part(self.analysis.site(node), module, self._input(node))
 
     def _input(self, node: fx.Node) -> fx.Node:
         return self.env[node.all_input_nodes[0]]
@@ -272,15 +284,3 @@ class Rewriter:
             unique, count = f"{name}_{count}", count + 1
         self.parts.add_module(unique, copy.copy(module))
         return self.graph.call_module(f"{PREFIX}.{unique}", args)
-
-
-def _is_view(node: fx.Node) -> bool:
-    """Whether a node gives a tensor another shape, not another type."""
-    method = node.op == "call_method" and node.target == "view"
-    return method and not node.kwargs and not isinstance(node.args[-1], torch.dtype)
-
-
-def _changes_something(node: fx.Node) -> bool:
-    """Whether a node matters though nobody uses its result."""
-    in_place = node.op == "call_method" and str(node.target).endswith("_")
-    return node.op in ("placeholder", "output") or in_place or node.target is operator.setitem

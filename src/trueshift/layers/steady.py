@@ -1,24 +1,31 @@
 """Operations that give each pixel the same bits wherever it stands.
 
 Bitwise equivariance needs more than circular padding: the rounding of a pixel must not depend on
-its place. Elementwise operations have this property, and so do the convolutions of oneDNN. Sums and
-softmax over channels and matrix products do not: they treat the last few pixels of a row, or of a
-thread's share, differently.
+its place. Arithmetic has this property, and so do the convolutions of oneDNN. Sums and softmax over
+channels and matrix products do not: they treat the last few pixels of a row, or of a thread's
+share, differently. Nor do activations like SiLU: the end of a thread's share, if it is not a whole
+number of vectors, goes through other code.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from trueshift._adjoint import channels_last
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _CONV_FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 # Up to this size, torch sends a single image to a matrix product instead of a convolution.
 _MATRIX_PRODUCT = 20480
+
+_GRAIN = 32768  # torch gives a thread at least so many values of a map
+_WHOLE = 64  # values: a multiple of what any of its vectorised loops takes at once
 
 
 def convolve(
@@ -40,6 +47,45 @@ def convolve(
         return conv(x, weight, bias, stride, padding, dilation, groups)
     twice = torch.cat([x, x])  # keeps the layout, which an expanded view would not
     return conv(twice, weight, bias, stride, padding, dilation, groups)[:1]
+
+
+def steadily(function: Callable[[Tensor], Tensor], x: Tensor, *, inplace: bool = False) -> Tensor:
+    """Apply an elementwise function so that every value takes the vectorised way.
+
+    Args:
+        function: Elementwise.
+        x: Any tensor.
+        inplace: Whether it overwrites its argument.
+    """
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
+        return function(x)
+    last = channels_last(x)
+    dense = x if last else x.contiguous()
+    y = function(dense) if _is_whole(x.numel()) else _in_whole_parts(function, dense, last)
+    return x.copy_(y) if inplace and y is not x else y
+
+
+def _in_whole_parts(function: Callable[[Tensor], Tensor], x: Tensor, last: bool) -> Tensor:
+    dense = x.movedim(1, -1) if last else x
+    flat = dense.reshape(-1)
+    shared = _whole_part(flat.numel())
+    parts = [flat[:shared], *flat[shared:].split(_GRAIN)]
+    results = [function(F.pad(part, (0, -part.numel() % _WHOLE)))[: part.numel()] for part in parts]
+    y = torch.cat(results).view(dense.shape)
+    return y.movedim(-1, 1) if last else y
+
+
+def _is_whole(count: int) -> bool:
+    """Whether torch cuts so many values into shares that are whole numbers of vectors."""
+    shares = min(torch.get_num_threads(), -(-count // _GRAIN))
+    return shares == 0 or count % (_WHOLE * shares) == 0
+
+
+def _whole_part(count: int) -> int:
+    """Return up to how many values of ``count`` torch can cut into such shares."""
+    threads = torch.get_num_threads()
+    step = _WHOLE * threads if count >= _GRAIN * threads else _GRAIN
+    return count // step * step
 
 
 def channel_sum(x: Tensor) -> Tensor:
