@@ -11,6 +11,7 @@ from torch import nn
 
 import trueshift as ts
 from benchmarks import reference
+from trueshift import _chunks as chunks
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (2, (1, 2)), (3, 2), (3, (1, 2, 3))]
@@ -493,3 +494,17 @@ def test_parameter_counts_follow_the_widths():
     count = sum(p.numel() for p in ts.LPD(64, 8).parameters())
     assert count == (64 * 8 * 9 + 8) + (8 * 8 * 9 + 8)
     assert math.prod(ts.LPD(64).selector.conv1.weight.shape) == 64 * 64 * 9
+
+
+@pytest.mark.parametrize("antialias", [None, "tri3"])
+def test_a_batch_too_large_for_one_pass_goes_up_alike(antialias, monkeypatch):
+    up = ts.LPU(3, 2, antialias)
+    y, phase = torch.randn(5, 3, 4, 6), torch.tensor([0, 3, 1, 2, 1])
+    expected = up.eval()(y, phase, output_size=(8, 11)).detach()
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * y[0].numel())
+    seen = []
+    with torch.no_grad():
+        assert torch.equal(up(y, phase, output_size=(8, 11)), expected)
+        up.register_forward_hook(lambda _, args, output: seen.append(output))
+        assert torch.equal(up(y, phase, output_size=(8, 11)), expected)
+    assert len(seen[0]) == 5

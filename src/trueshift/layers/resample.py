@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import Slices
+from trueshift._chunks import by_chunks
+from trueshift._eager import hooked, only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -159,6 +161,19 @@ class PolyphaseUp(nn.Module):
     def forward(self, y: Tensor, phase: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         check_map("PolyphaseUp", y, name="y")
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
+        check_phase("PolyphaseUp", phase, y, math.prod(steps))
+        if self.training or any(hooked(module) for module in self.modules()):
+            return self._up(y, phase, steps, output_size)
+
+        def up(y: Tensor, phase: Tensor) -> Tensor:
+            return self._up(y, phase, steps, output_size)
+
+        maps = 1 if self.antialias is None else 3  # placed, with a border, filtered
+        return by_chunks(up, y, phase, per_image=maps * math.prod([*y.shape[1:], *steps]))
+
+    def _up(
+        self, y: Tensor, phase: Tensor, steps: tuple[int, ...], output_size: Sequence[int] | None
+    ) -> Tensor:
         u = polyphase_up(y, phase, steps)
         if output_size is not None:
             size = check_output_size("PolyphaseUp", output_size, u, steps)
@@ -166,7 +181,9 @@ class PolyphaseUp(nn.Module):
             u = u[kept]
         if self.antialias is None:
             return u
-        return self.antialias(u) * float(math.prod(steps))
+        filtered: Tensor = self.antialias(u)
+        scale = float(math.prod(steps))
+        return filtered.mul_(scale) if only_result() else filtered * scale
 
     def extra_repr(self) -> str:
         """Show the arguments."""
