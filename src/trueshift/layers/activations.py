@@ -21,43 +21,43 @@ class _Steady(nn.Module):
 
 
 class CELU(_Steady, nn.CELU):
-    """See torch."""
+    """``torch.nn.CELU`` with the same bits everywhere."""
 
 
 class ELU(_Steady, nn.ELU):
-    """See torch."""
+    """``torch.nn.ELU`` with the same bits everywhere."""
 
 
 class GELU(_Steady, nn.GELU):
-    """See torch."""
+    """``torch.nn.GELU`` with the same bits everywhere."""
 
 
 class LogSigmoid(_Steady, nn.LogSigmoid):
-    """See torch."""
+    """``torch.nn.LogSigmoid`` with the same bits everywhere."""
 
 
 class Mish(_Steady, nn.Mish):
-    """See torch."""
+    """``torch.nn.Mish`` with the same bits everywhere."""
 
 
 class SELU(_Steady, nn.SELU):
-    """See torch."""
+    """``torch.nn.SELU`` with the same bits everywhere."""
 
 
 class Sigmoid(_Steady, nn.Sigmoid):
-    """See torch."""
+    """``torch.nn.Sigmoid`` with the same bits everywhere."""
 
 
 class SiLU(_Steady, nn.SiLU):
-    """See torch."""
+    """``torch.nn.SiLU`` with the same bits everywhere."""
 
 
 class Softplus(_Steady, nn.Softplus):
-    """See torch."""
+    """``torch.nn.Softplus`` with the same bits everywhere."""
 
 
 class Tanhshrink(_Steady, nn.Tanhshrink):
-    """See torch."""
+    """``torch.nn.Tanhshrink`` with the same bits everywhere."""
 
 
 STEADY: dict[type[nn.Module], type[nn.Module]] = {
