@@ -19,6 +19,11 @@ def hooked(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
+def needs_whole_batch(*modules: nn.Module) -> bool:
+    """Whether a part mixes images, as batch norms in training do, or hooks look at its maps."""
+    return any(part.training or hooked(part) for module in modules for part in module.modules())
+
+
 def is_batch(x: Tensor) -> bool:
     """Whether only a result is wanted of several images on a CPU, so that preparations pay."""
     return only_result() and x.device.type == "cpu" and x.shape[0] >= _MANY

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trueshift._adjoint import Slices
 from trueshift._chunks import by_chunks
-from trueshift._eager import hooked, only_result
+from trueshift._eager import needs_whole_batch, only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -162,7 +162,7 @@ class PolyphaseUp(nn.Module):
         check_map("PolyphaseUp", y, name="y")
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
         check_phase("PolyphaseUp", phase, y, math.prod(steps))
-        if self.training or any(hooked(module) for module in self.modules()):
+        if needs_whole_batch(self):
             return self._up(y, phase, steps, output_size)
 
         def up(y: Tensor, phase: Tensor) -> Tensor:

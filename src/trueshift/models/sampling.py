@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._chunks import by_chunks
-from trueshift._eager import hooked, only_result
+from trueshift._eager import needs_whole_batch, only_result
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
@@ -87,15 +87,10 @@ def _sample_dense(
 ) -> tuple[Tensor, Tensor]:
     """Make a map of the size of ``x`` and down-sample it; at test time a few images at a time."""
     maps = (x,) if phase is None else (x, phase)
-    if any(_needs_whole_batch(part) for module in modules for part in module.modules()):
+    if needs_whole_batch(*modules):
         return dense(*maps)
     y, phase = by_chunks(dense, *maps, per_image=channels * math.prod(x.shape[2:]))
     return y, phase
-
-
-def _needs_whole_batch(module: nn.Module) -> bool:
-    """Whether a module mixes images, as batch norms in training do, or hooks look at its maps."""
-    return module.training or hooked(module)
 
 
 def first_phase(before: Tensor, stride: int) -> Step:
