@@ -197,15 +197,18 @@ def _order_free_mean(x: Tensor, axes: tuple[int, ...]) -> Tensor:
     count = math.prod([x.shape[axis] for axis in axes])
     wide = torch.float32 if x.device.type == "mps" else torch.float64
     exact = 0.5 / torch.finfo(wide).eps  # integers up to twice this are exact
-    terms = x.to(wide)
-    if not (adjoint.channels_last(x) and axes == tuple(range(2, x.ndim))):
-        # Side by side in memory, the terms are reduced several times faster.
+    if adjoint.channels_last(x) and axes == tuple(range(2, x.ndim)):
+        terms = x.to(wide, copy=True)
+    else:  # side by side in memory, the terms are reduced several times faster
         kept = [axis for axis in range(x.ndim) if axis not in axes]
-        terms = terms.permute(*kept, *axes).contiguous().flatten(len(kept))
-        axes = (-1,)
-    largest = terms.detach().abs().amax(axes, keepdim=True)
+        terms = x.permute(*kept, *axes)
+        terms = terms.to(wide, copy=True, memory_format=torch.contiguous_format)
+        terms, axes = terms.flatten(len(kept)), (-1,)
+    most, least = terms.detach().amax(axes, keepdim=True), terms.detach().amin(axes, keepdim=True)
+    largest = torch.maximum(most, -least)
     largest = torch.where(largest > 0, largest, 1.0)
-    scaled = (terms / largest).mul_(exact / count)
+    scaled = terms / largest if terms.requires_grad else terms.div_(largest)
+    scaled = scaled.mul_(exact / count)
     # The rounding is invisible to autograd: the gradient is that of the plain mean.
     steps = scaled + (scaled.round() - scaled).detach() if scaled.requires_grad else scaled.round_()
     return (steps.sum(axes, keepdim=True) * (largest / exact)).squeeze(axes)

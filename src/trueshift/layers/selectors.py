@@ -116,26 +116,19 @@ class ConvSelector(nn.Module):
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)
         check_divisible("ConvSelector", x, steps)
-        widest = max(self.channels, self.conv1.out_channels)
-        per_image = widest * math.prod(x.shape[2:])
-        response = by_chunks(lambda part: self._response(part, steps), x, per_image=per_image)
-        response = response.to(torch.promote_types(response.dtype, torch.float32))
-        axes = (1, *self._axes)
-        mean = response.mean(axes) if self.training else order_free_mean(response, axes)
+        if self.training or self.padding_mode not in ("circular", "zeros"):
+            terms = self._terms(self._bordered_components(x, steps), (1,) * self.dim)
+        else:
+            widest = max(self.channels, self.conv1.out_channels)
+            per_image = widest * math.prod(x.shape[2:])
+            terms = by_chunks(lambda part: self._dense_terms(part, steps), x, per_image=per_image)
+        terms = terms.to(torch.promote_types(terms.dtype, torch.float32))
+        axes = (1, *range(2 + self.dim, 2 + 2 * self.dim))
+        mean = terms.mean(axes) if self.training else order_free_mean(terms, axes)
         bias = self.conv2.bias.mean()  # type: ignore[union-attr]
         return mean.view(x.shape[0], math.prod(steps)) + bias
 
-    def _response(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Map ``(B * P, 1, h, w)`` of what every pixel adds to the logit of its component."""
-        hidden = convolve(self._bordered(x, stride), self.conv1.weight, self.conv1.bias)
-        hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
-        taps = self.conv2.weight.mean(0, keepdim=True)  # the mean over output channels
-        if self.padding_mode != "circular":
-            return convolve(pad(hidden, ((1, 1),) * self.dim, self.padding_mode), taps)
-        taps = taps.sum(self._axes, keepdim=True)  # every tap reads every pixel
-        return convolve(hidden, taps) if self.training else channel_sum(hidden * taps)
-
-    def _bordered(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    def _bordered_components(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Split into components ``(B * P, C, h + 2, w + 2)`` with borders for the convolution."""
         widths = ((1, 1),) * self.dim
         components = component_view(x, stride)  # (B, s, s, C, h, w)
@@ -144,9 +137,23 @@ class ConvSelector(nn.Module):
             return components.flatten(0, self.dim)
         return pad(components.flatten(0, self.dim), widths, self.padding_mode)
 
-    @property
-    def _axes(self) -> tuple[int, ...]:
-        return tuple(range(2, 2 + self.dim))
+    def _dense_terms(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Convolve all components at once, with taps a stride apart: forward, that is quicker."""
+        return self._terms(pad(x, tuple((s, s) for s in stride), self.padding_mode), stride)
+
+    def _terms(self, bordered: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """What every pixel adds to the logit of its component, ``(B, 1, *stride, h, w)``."""
+        hidden = convolve(bordered, self.conv1.weight, self.conv1.bias, dilation=stride)
+        hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
+        taps = self.conv2.weight.mean(0, keepdim=True)  # the mean over output channels
+        if self.padding_mode != "circular":
+            hidden = pad(hidden, tuple((s, s) for s in stride), self.padding_mode)
+            return offset_blocks(convolve(hidden, taps, dilation=stride), stride)
+        taps = taps.sum(tuple(range(2, 2 + self.dim)), keepdim=True)  # every tap reads every pixel
+        if self.training or channels_last(hidden):
+            return offset_blocks(convolve(hidden, taps), stride)
+        weighted = hidden * taps if hidden.requires_grad else hidden.mul_(taps)
+        return offset_blocks(channel_sum(weighted), stride)
 
     def extra_repr(self) -> str:
         """Show the rules."""
