@@ -33,6 +33,17 @@ def test_both_layouts(capsys):
     assert [bench["shape"] for bench in benches] == [[2, 3, 32, 32]] * 2
 
 
+def test_narrow_selectors(capsys):
+    words = ["--networks", "tiny", "--rows", "lps", "--quick", "--measures", "eval"]
+    words += ["--format", "json"]
+    assert main.main(["bench", "models", *words]) == 0
+    (wide,) = json.loads(capsys.readouterr().out)["benches"]
+    assert main.main(["bench", "models", *words, "--hidden", "eighth"]) == 0
+    (narrow,) = json.loads(capsys.readouterr().out)["benches"]
+    assert (wide["hidden"], narrow["hidden"]) == ("same", "eighth")
+    assert narrow["rows"]["lps"]["flops_per_image"] < wide["rows"]["lps"]["flops_per_image"]
+
+
 def test_an_interruption_writes_what_is_known(tmp_path, capsys, monkeypatch):
     def stop(run):
         raise KeyboardInterrupt

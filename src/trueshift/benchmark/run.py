@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,8 +15,9 @@ from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
 from trueshift.benchmark.meters import Run, flops_per_image, interleaved, peak_mib
-from trueshift.benchmark.models import NETWORKS, ROWS, Network, NotAvailable, build
+from trueshift.benchmark.models import NETWORKS, ROWS, NotAvailable, build
 from trueshift.data.drawing import make_shapes
+from trueshift.layers.spec import HIDDEN
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -36,6 +38,7 @@ class Setting:
         size: Pixels of both axes; ``None`` is the network's own.
         measures: What to measure beside parameters and FLOPs: times at test time, of a training
             step, and peak memory of both.
+        hidden: Width of learned selectors; ``None`` is the network's own.
     """
 
     network: str
@@ -45,6 +48,7 @@ class Setting:
     batch: int | None = None
     size: int | None = None
     measures: tuple[str, ...] = MEASURES
+    hidden: str | None = None
 
     def __post_init__(self) -> None:
         check_choice("bench", "network", self.network, tuple(NETWORKS))
@@ -53,6 +57,7 @@ class Setting:
         check_positive("bench", repeats=self.repeats)
         for one in self.measures:
             check_choice("bench", "measure", one, MEASURES)
+        check_choice("bench", "hidden", self.hidden, (None, *HIDDEN))
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -60,6 +65,11 @@ class Setting:
         known = NETWORKS[self.network]
         size = self.size or known.size
         return (self.batch or known.batch, 3, size, size)
+
+    @property
+    def width(self) -> str:
+        """Width of learned selectors."""
+        return self.hidden or NETWORKS[self.network].hidden
 
 
 @dataclass
@@ -172,7 +182,7 @@ def _batch(setting: Setting) -> tuple[Tensor, Tensor]:
 def _prepare(setting: Setting, key: str, images: Tensor) -> nn.Module:
     """Build a network whose batch norms know the images, as those of a trained network do."""
     torch.manual_seed(0)
-    network: Network = NETWORKS[setting.network]
+    network = dataclasses.replace(NETWORKS[setting.network], hidden=setting.width)
     model = build(network, ROWS[key]).to(memory_format=LAYOUTS[setting.layout])  # type: ignore[call-overload]
     norms = [m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]
     usual = [norm.momentum for norm in norms]

@@ -11,6 +11,7 @@ from typing import Any
 from trueshift._files import written_whole
 from trueshift.benchmark import DTYPES, LAYOUTS, MEASURES, NETWORKS, ROWS, Bench, Setting, measure
 from trueshift.benchmark.meters import machine
+from trueshift.layers.spec import HIDDEN
 from trueshift.report import speed
 from trueshift.report.tables import FORMATS, build_table, render
 
@@ -57,6 +58,7 @@ def _configure_models(parser: argparse.ArgumentParser) -> None:
     add("--dtype", choices=list(DTYPES), default="float32", help="bfloat16: by autocast (float32)")
     add("--batch", type=int, metavar="B", help="images per call (the network's own)")
     add("--size", type=int, metavar="PX", help="size of images (the network's own)")
+    add("--hidden", choices=HIDDEN, help="width of learned selectors (the network's own)")
     add(
         "--quick",
         action="store_true",
@@ -114,6 +116,7 @@ def _settings(args: argparse.Namespace) -> list[Setting]:
                     batch,
                     size,
                     tuple(args.measures),
+                    args.hidden,
                 )
             )
     return found

@@ -48,6 +48,7 @@ def _bench_dict(bench: Bench) -> dict[str, Any]:
         "shape": list(setting.shape),
         "layout": setting.layout,
         "dtype": setting.dtype,
+        "hidden": setting.width,
         "complete": bench.complete,
         "rows": {key: _row_dict(bench, key) for key in bench.rows},
         "missing": bench.missing,
@@ -83,6 +84,8 @@ def _markdown(bench: Bench) -> str:
     setting = bench.setting
     shape = " x ".join(map(str, setting.shape))
     title = f"## {NETWORKS[setting.network].title}: {shape}, {setting.layout}, {setting.dtype}"
+    if setting.hidden is not None:
+        title += f", hidden={setting.hidden}"
     parts = [title]
     if not bench.complete:
         parts.append("Cut short: some numbers are missing, or medians of fewer runs.")
