@@ -77,16 +77,7 @@ STEADY: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-class Elementwise(nn.Module):
-    """An elementwise function of torch with further arguments, as a module.
-
-    Args:
-        function: The function; its first argument is the map.
-        args: Further positional arguments.
-        kwargs: Further arguments by name.
-        inplace: Whether it overwrites the map.
-    """
-
+class _Function(nn.Module):
     def __init__(
         self,
         function: Callable[..., Tensor],
@@ -98,16 +89,22 @@ class Elementwise(nn.Module):
         self.function, self.args, self.kwargs, self.inplace = function, args, kwargs, inplace
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            return self._apply_to(x)
-        return steadily(self._apply_to, x, inplace=self.inplace)
-
-    def _apply_to(self, x: Tensor) -> Tensor:
         return self.function(x, *self.args, **self.kwargs)
 
     def extra_repr(self) -> str:
         """Show the function."""
         return self.function.__name__
+
+
+class Elementwise(_Steady, _Function):
+    """An elementwise function of torch with further arguments, as a module.
+
+    Args:
+        function: The function; its first argument is the map.
+        args: Further positional arguments.
+        kwargs: Further arguments by name.
+        inplace: Whether it overwrites the map.
+    """
 
 
 def make_steady(model: nn.Module) -> None:
