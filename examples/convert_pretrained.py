@@ -9,6 +9,9 @@ without labels teach the converted network to see what the original sees::
 
     python examples/convert_pretrained.py --weights mobilenet_v2.pth --images imagenet_val
         --tuning-images VOC2012/JPEGImages --save tuned
+
+With ``--folds 5``, five more networks learn from four fifths of the images too, without their
+labels, and each is tested on the fifth that it has not seen.
 """
 
 import argparse
@@ -70,11 +73,11 @@ def main() -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Print and return accuracy, consistency, time and FLOPs of MobileNetV2 and conversions."""
-    if options.save:
-        options.save.mkdir(parents=True, exist_ok=True)
     original = read_network(options.weights)
-    images, labels = read_images(options.images)
+    pixels, labels = read_images(options.images)
+    images = normalise(pixels)
     nets = networks(original, images[:1, :, 16:240, 16:240])
+    photos = []
     if options.tuning_images:
         photos = [read_photo(path) for path in sorted(options.tuning_images.glob("*.jpg"))]
         for name in TUNED:
@@ -83,6 +86,16 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     for name, net in nets.items():
         rows[name] = evaluate(net, images, labels)
         print(f"{name:26}", rows[name], flush=True)
+    if options.folds:
+        name, parts = "aps, distilled in folds", []
+        for fold in range(options.folds):
+            tested = torch.arange(len(pixels)) % options.folds == fold
+            save = options.save / f"fold{fold}" if options.save else None
+            seen = [*photos, *pixels[~tested]]
+            nets[name] = tuned(original, "aps, distilled", seen, options.steps, save)
+            parts.append(evaluate(nets[name], images[tested], labels[tested]))
+            print(f"{name:26}", parts[-1], flush=True)
+        rows[name] = together(parts)
     for name, times in clock(nets, images[:8, :, 16:240, 16:240]).items():
         rows[name] |= times
     print(f"{'network':26} top-1  circular  standard  time   FLOPs")
@@ -90,6 +103,7 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
         shares = f"{row['top1']:5.3f}  {row['circular']:8.3f}  {row['standard']:8.3f}"
         print(f"{name:26} {shares}  {row['time']:4.2f}x  {row['flops']:4.2f}x")
     if options.save:
+        options.save.mkdir(parents=True, exist_ok=True)
         (options.save / "results.json").write_text(json.dumps(rows, indent=2) + "\n")
     return rows
 
@@ -124,6 +138,8 @@ def tuned(
     torch.manual_seed(0)
     net = convert(original, spec, torch.randn(1, 3, 224, 224))
     file = save / f"{name}.pth" if save else None
+    if file:
+        file.parent.mkdir(parents=True, exist_ok=True)
     if file and file.exists():
         net.load_state_dict(torch.load(file, weights_only=True))
         return net
@@ -232,10 +248,10 @@ def look(
 
 
 def read_images(folder: Path) -> tuple[Tensor, Tensor]:
-    """Return normalised images ``(N, 3, 256, 256)`` and their labels."""
+    """Return images ``(N, 3, 256, 256)`` as bytes and their labels."""
     files = sorted(path for path in folder.glob("*/*") if path.is_file())
     labels = torch.tensor([int(path.parent.name) for path in files])
-    return normalise(torch.stack([read_photo(path) for path in files])), labels
+    return torch.stack([read_photo(path) for path in files]), labels
 
 
 def read_photo(path: Path) -> Tensor:
@@ -275,12 +291,20 @@ def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]
         standard.update(net, image)
     plan = getattr(net, "plan", None)
     return {
+        "images": len(images),
         "top1": right / len(images),
         "circular": circular.compute().item(),
         "bitwise_equal": equal,
         "standard": standard.compute().item(),
         "flops": plan.flops_after / plan.flops if plan else 1.0,
     }
+
+
+def together(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Return the row of several networks, each evaluated on images of its own."""
+    total = sum(part["images"] for part in parts)
+    row = {key: sum(part[key] * part["images"] for part in parts) / total for key in parts[0]}
+    return row | {key: sum(part[key] for part in parts) for key in ("images", "bitwise_equal")}
 
 
 @torch.inference_mode()
@@ -306,6 +330,7 @@ if __name__ == "__main__":
     parser.add_argument("--images", type=Path, help="folder with one folder of images per class")
     parser.add_argument("--tuning-images", type=Path, help="folder of photos to learn from")
     parser.add_argument("--steps", type=int, default=600, help="steps of tuning")
+    parser.add_argument("--folds", type=int, default=0, help="also learn from images not tested")
     parser.add_argument("--save", type=Path, help="folder for tuned weights, used if there")
     arguments = parser.parse_args()
     if arguments.weights and arguments.images:
