@@ -31,7 +31,7 @@ from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 SPLIT = 7  # MobileNetV2's blocks before this one keep their weights: a crop passes them once
 APS = ts.Sampling("aps", select="input")
-LPS = ts.Sampling("lps", hidden="eighth", select="input")
+LPS = ts.Sampling("lps", select="input", train_rule="straight")
 # How networks are converted, which parameters learn, and for which share of the steps.
 TUNED = {
     "lps, only selectors tuned": (LPS, "sampling.", 0.25),

@@ -12,6 +12,8 @@ from torch import fx
 from trueshift.convert.analysis import Action, Analysis
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Phase
+from trueshift.convert.values import values_in
+from trueshift.convert.windows import Convolution
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,29 @@ def _chain_end(node: fx.Node, unary: set[fx.Node], ends: Mapping[fx.Node, object
             break
         node = user
     return node
+
+
+def narrowest(analysis: Analysis, node: fx.Node) -> fx.Node:
+    """Return the map of fewest channels that a map was made of position by position, or itself.
+
+    All of them live on one grid, so a phase may be chosen from any; a learned selector costs what
+    its map is wide.
+    """
+    env, best = analysis.env, node
+    while node in analysis.unary or _is_pointwise_convolution(analysis.actions.get(node)):
+        (source,) = (n for n in node.all_input_nodes if any(v.has_space for v in values_in(env[n])))
+        if env[source].kinds[2:] != env[node].kinds[2:]:
+            break
+        node, data = source, env[source].data
+        if data.is_floating_point() and data.shape[1] < env[best].data.shape[1]:
+            best = node
+    return best
+
+
+def _is_pointwise_convolution(action: Action | None) -> bool:
+    if action is None or action.phase is not None or not isinstance(action.module, Convolution):
+        return False
+    return not any((*action.module.left, *action.module.reach))
 
 
 def _sources(analysis: Analysis, action: Action) -> set[int]:

@@ -18,7 +18,7 @@ from trueshift.convert.choices import Lead, Origin
 from trueshift.convert.converted import PREFIX
 from trueshift.convert.lattice import Phase, Space
 from trueshift.convert.nodes import changes_something, is_activation, is_view
-from trueshift.convert.order import in_order
+from trueshift.convert.order import in_order, narrowest
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
 from trueshift.convert.windows import Convolution, convolve_and_normalize
@@ -154,14 +154,17 @@ class Rewriter:
         if self.leads_on_output(action):
             module.dense = True
             return self._part(name, module, x, None, *arguments)
-        channels = self.analysis.env[node.all_input_nodes[0]].data.shape[1]
+        channels = self._channels(node.all_input_nodes[0])
         if phase.leads and self.selects:
-            lead = self._lead(phase, channels, keep=False)
+            seen = node.all_input_nodes[0]
+            if self.spec.method == "lps":
+                seen = narrowest(self.analysis, seen)
+            lead = self._lead(phase, self._channels(seen), keep=False)
             if isinstance(lead.selector, NormSelector) and self._is_normalised(node):
                 # After a layer norm all positions have one 2-norm: it cannot tell phases apart.
                 lead.selector = NormSelector(1)
             images, sources = self._witness(action.spaces)
-            chosen = self._part(f"{name}_phase", lead, x, images, sources)
+            chosen = self._part(f"{name}_phase", lead, self.env[seen], images, sources)
             self.phase_nodes[phase.index] = chosen
         if self.spec.antialias is not None:
             dense = self.analysis.env[node].data.shape[1]
@@ -241,6 +244,9 @@ class Rewriter:
 
     def _skip(self, node: fx.Node, action: Action) -> fx.Node:
         return self._input(node)
+
+    def _channels(self, node: fx.Node) -> int:
+        return int(self.analysis.env[node].data.shape[1])
 
     def _is_normalised(self, node: fx.Node) -> bool:
         """Whether a layer norm made the input of a node, up to its shape."""

@@ -1,0 +1,96 @@
+"""Where learned selectors look: at the narrowest map of those that pointwise operations link."""
+
+import pytest
+import torch
+from networks import trained
+from torch import nn
+from user_nets import image
+
+from trueshift.convert import convert
+from trueshift.layers.spec import Sampling
+from trueshift.shifts import circular_shift
+
+X = image(4, 3, 32, 16)
+LPS = Sampling("lps", select="input")
+
+
+class Expanded(nn.Module):
+    """An inverted bottleneck: a wide map is made of a narrow one, and then sampled."""
+
+    def __init__(self, kernel=1, stride=1):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU())
+        padding = kernel // 2
+        self.expand = nn.Conv2d(6, 24, kernel, stride, padding, bias=False)
+        self.norm, self.relu = nn.BatchNorm2d(24), nn.ReLU6(inplace=True)
+        self.down = nn.Conv2d(24, 24, 3, 2, 1, groups=24)
+        self.head = nn.Linear(24, 5)
+
+    def forward(self, x):
+        x = self.relu(self.norm(self.expand(self.stem(x))))
+        return self.head(self.down(x).mean((2, 3)))
+
+
+class Coloured(nn.Module):
+    """The widest and the narrowest map are one product apart; bytes come before both."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("colours", torch.tensor([0.2, 0.5, 0.3]).view(1, 3, 1, 1))
+        self.down = nn.Conv2d(3, 8, 3, 2, 1)
+
+    def forward(self, x):
+        return self.down(x * self.colours).mean((2, 3))
+
+
+def seen(model, spec, x=X):
+    new = convert(model, spec, x)
+    found = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
+    y = new(x)
+    for shift in ((1, 0), (0, 3), (5, 2)):
+        assert new(circular_shift(x, *shift)).equal(y)
+    return [selector.channels for selector in found]
+
+
+def test_before_an_expansion():
+    assert seen(trained(Expanded()), LPS) == [6]
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_the_narrow_map_may_be_overwritten(inplace):
+    model = trained(Expanded())
+    model.stem[1] = nn.ReLU(inplace=inplace)
+    assert seen(model, LPS) == [6]
+
+
+def test_not_beyond_a_window():
+    assert seen(trained(Expanded(kernel=3)), LPS) == [24]
+
+
+def test_not_beyond_another_down_sampling():
+    assert seen(trained(Expanded(stride=2)), LPS) == [6, 24]
+
+
+def test_chosen_on_outputs_the_map_is_the_output():
+    assert seen(trained(Expanded()), Sampling("lps")) == [24]
+
+
+def test_norms_cost_little_and_stay_where_they_are():
+    new, widths = convert(trained(Expanded()), Sampling("aps", select="input"), X), []
+    choice = new.get_submodule("sampling.down_phase")
+    choice.register_forward_pre_hook(lambda _, args: widths.append(args[0].shape[1]))
+    new(X)
+    assert widths == [24]
+
+
+def test_beyond_a_product_but_not_to_bytes():
+    model, gray = trained(Coloured()), (X[:, :1] * 40 + 128).byte()
+    assert seen(model, LPS, X[:, :1]) == [1]
+    assert seen(model, LPS, gray) == [3]
+
+
+def test_selectors_there_learn():
+    new = convert(trained(Expanded()), LPS, X).train()
+    new(X).square().sum().backward()
+    (selector,) = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
+    assert selector.conv1.weight.grad.abs().sum() > 0
