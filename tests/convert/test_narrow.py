@@ -71,6 +71,19 @@ def test_not_beyond_another_down_sampling():
     assert seen(trained(Expanded(stride=2)), LPS) == [6, 24]
 
 
+class OfTwo(Expanded):
+    """Two maps make one, one of them narrower than the sum."""
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = self.relu(self.norm(self.expand(x + x[:, :1])))
+        return self.head(self.down(x).mean((2, 3)))
+
+
+def test_not_beyond_a_meeting():
+    assert seen(trained(OfTwo()), LPS) == [6]
+
+
 def test_chosen_on_outputs_the_map_is_the_output():
     assert seen(trained(Expanded()), Sampling("lps")) == [24]
 

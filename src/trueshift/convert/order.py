@@ -70,10 +70,10 @@ def narrowest(analysis: Analysis, node: fx.Node) -> fx.Node:
     """
     env, best = analysis.env, node
     while node in analysis.unary or _is_pointwise_convolution(analysis.actions.get(node)):
-        (source,) = (n for n in node.all_input_nodes if any(v.has_space for v in values_in(env[n])))
-        if env[source].kinds[2:] != env[node].kinds[2:]:
+        maps = [n for n in node.all_input_nodes if any(v.has_space for v in values_in(env[n]))]
+        if len(maps) > 1 or env[maps[0]].kinds[2:] != env[node].kinds[2:]:
             break
-        node, data = source, env[source].data
+        node, data = maps[0], env[maps[0]].data
         if data.is_floating_point() and data.shape[1] < env[best].data.shape[1]:
             best = node
     return best
