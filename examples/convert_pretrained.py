@@ -9,9 +9,6 @@ without labels teach the converted network to see what the original sees::
 
     python examples/convert_pretrained.py --weights mobilenet_v2.pth --images imagenet_val
         --tuning-images VOC2012/JPEGImages --save tuned
-
-With ``--folds 5``, five more networks learn from four fifths of the images too, without their
-labels, and each is tested on the fifth that it has not seen.
 """
 
 import argparse
@@ -34,9 +31,9 @@ APS = ts.Sampling("aps", select="input")
 LPS = ts.Sampling("lps", select="input", train_rule="straight")
 # How networks are converted, which parameters learn, and for which share of the steps.
 TUNED = {
-    "lps, only selectors tuned": (LPS, "sampling.", 0.25),
-    "aps, distilled": (APS, "", 1.0),
-    "lps, distilled": (LPS, "", 1.0),
+    "lps, seam, selectors tuned": (LPS, "seam", "sampling.", 0.5),
+    "aps, seam, distilled": (APS, "seam", "", 1.0),
+    "aps, circular, distilled": (APS, "circular", "", 1.0),
 }
 
 
@@ -73,11 +70,11 @@ def main() -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     """Print and return accuracy, consistency, time and FLOPs of MobileNetV2 and conversions."""
+    if options.save:
+        options.save.mkdir(parents=True, exist_ok=True)
     original = read_network(options.weights)
-    pixels, labels = read_images(options.images)
-    images = normalise(pixels)
+    images, labels = read_images(options.images)
     nets = networks(original, images[:1, :, 16:240, 16:240])
-    photos = []
     if options.tuning_images:
         photos = [read_photo(path) for path in sorted(options.tuning_images.glob("*.jpg"))]
         for name in TUNED:
@@ -85,25 +82,14 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     rows = {}
     for name, net in nets.items():
         rows[name] = evaluate(net, images, labels)
-        print(f"{name:26}", rows[name], flush=True)
-    if options.folds:
-        name, parts = "aps, distilled in folds", []
-        for fold in range(options.folds):
-            tested = torch.arange(len(pixels)) % options.folds == fold
-            save = options.save / f"fold{fold}" if options.save else None
-            seen = [*photos, *pixels[~tested]]
-            nets[name] = tuned(original, "aps, distilled", seen, options.steps, save)
-            parts.append(evaluate(nets[name], images[tested], labels[tested]))
-            print(f"{name:26}", parts[-1], flush=True)
-        rows[name] = together(parts)
+        print(f"{name:27}", rows[name], flush=True)
     for name, times in clock(nets, images[:8, :, 16:240, 16:240]).items():
         rows[name] |= times
-    print(f"{'network':26} top-1  circular  standard  time   FLOPs")
+    print(f"{'network':27} top-1  circular  standard  time   FLOPs")
     for name, row in rows.items():
         shares = f"{row['top1']:5.3f}  {row['circular']:8.3f}  {row['standard']:8.3f}"
-        print(f"{name:26} {shares}  {row['time']:4.2f}x  {row['flops']:4.2f}x")
+        print(f"{name:27} {shares}  {row['time']:4.2f}x  {row['flops']:4.2f}x")
     if options.save:
-        options.save.mkdir(parents=True, exist_ok=True)
         (options.save / "results.json").write_text(json.dumps(rows, indent=2) + "\n")
     return rows
 
@@ -124,9 +110,12 @@ def networks(original: nn.Module, example: Tensor) -> dict[str, nn.Module]:
     """Return the original and what conversion makes of it without any training."""
     return {
         "original": original,
-        "circular padding": convert(original, "stride", example),
-        "aps": convert(original, "aps", example),
-        "aps, on input": convert(original, APS, example),
+        "stride, circular": convert(original, "stride", example),
+        "aps, circular": convert(original, "aps", example),
+        "aps on input, circular": convert(original, APS, example),
+        "stride, seam": convert(original, "stride", example, padding="seam"),
+        "aps, seam": convert(original, "aps", example, padding="seam"),
+        "aps on input, seam": convert(original, APS, example, padding="seam"),
     }
 
 
@@ -134,16 +123,14 @@ def tuned(
     original: nn.Module, name: str, photos: list[Tensor], steps: int, save: Path | None = None
 ) -> nn.Module:
     """Return a converted network that the original taught; keep its weights, or find them."""
-    spec, learn, share = TUNED[name]
+    spec, padding, learn, share = TUNED[name]
     torch.manual_seed(0)
-    net = convert(original, spec, torch.randn(1, 3, 224, 224))
+    net = convert(original, spec, torch.randn(1, 3, 224, 224), padding=padding)
     file = save / f"{name}.pth" if save else None
-    if file:
-        file.parent.mkdir(parents=True, exist_ok=True)
     if file and file.exists():
         net.load_state_dict(torch.load(file, weights_only=True))
         return net
-    distill(original, net, spec, photos, int(share * steps), learn=learn)
+    distill(original, net, spec, photos, int(share * steps), padding=padding, learn=learn)
     if file:
         torch.save(net.state_dict(), file)
     return net
@@ -156,6 +143,7 @@ def distill(
     photos: list[Tensor],
     steps: int,
     *,
+    padding: str = "circular",
     learn: str = "",
     size: int = 224,
 ) -> list[float]:
@@ -168,6 +156,7 @@ def distill(
         original: The teacher.
         net: The student, ``convert(original, spec, ...)``; it is changed.
         spec: How it was converted.
+        padding: How it was converted.
         photos: Pictures ``(3, H, W)`` as bytes.
         steps: Steps of Adam with 16 crops each.
         learn: How names of parameters that learn begin.
@@ -176,7 +165,8 @@ def distill(
     Returns:
         The loss of every step.
     """
-    first, rest = halves(original, net, spec, size)
+    # Crops are taken as they are: they begin at their seam already.
+    first, rest = halves(original, net, spec, "keep" if padding == "seam" else padding, size)
     maps, wanted = look(first, headless(original.features), photos, 5 * steps, size)
     for name, parameter in rest.named_parameters():
         parameter.requires_grad_(name.startswith(learn))
@@ -217,14 +207,15 @@ def headless(blocks: nn.Module) -> nn.Module:
 
 
 def halves(
-    original: nn.Module, net: Converted, spec: ts.Sampling, size: int
+    original: nn.Module, net: Converted, spec: ts.Sampling, padding: str, size: int
 ) -> tuple[Converted, Converted]:
     """Return the first blocks of a converted network, and the rest up to its features."""
     example = torch.randn(1, 3, size, size)
     blocks = nn.Sequential(OrderedDict(features=original.features[:SPLIT])).eval()
-    first = convert(blocks, spec, example)
+    first = convert(blocks, spec, example, padding=padding)
     with torch.no_grad():
-        rest = convert(headless(original.features[SPLIT:]), spec, first(example))
+        maps = first(example)
+    rest = convert(headless(original.features[SPLIT:]), spec, maps, padding=padding)
     state = net.state_dict()
     for part in (first, rest):
         part.load_state_dict({name: state[name] for name in part.state_dict()})
@@ -248,10 +239,10 @@ def look(
 
 
 def read_images(folder: Path) -> tuple[Tensor, Tensor]:
-    """Return images ``(N, 3, 256, 256)`` as bytes and their labels."""
+    """Return normalised images ``(N, 3, 256, 256)`` and their labels."""
     files = sorted(path for path in folder.glob("*/*") if path.is_file())
     labels = torch.tensor([int(path.parent.name) for path in files])
-    return torch.stack([read_photo(path) for path in files]), labels
+    return normalise(torch.stack([read_photo(path) for path in files])), labels
 
 
 def read_photo(path: Path) -> Tensor:
@@ -291,20 +282,12 @@ def evaluate(net: nn.Module, images: Tensor, labels: Tensor) -> dict[str, float]
         standard.update(net, image)
     plan = getattr(net, "plan", None)
     return {
-        "images": len(images),
         "top1": right / len(images),
         "circular": circular.compute().item(),
         "bitwise_equal": equal,
         "standard": standard.compute().item(),
         "flops": plan.flops_after / plan.flops if plan else 1.0,
     }
-
-
-def together(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Return the row of several networks, each evaluated on images of its own."""
-    total = sum(part["images"] for part in parts)
-    row = {key: sum(part[key] * part["images"] for part in parts) / total for key in parts[0]}
-    return row | {key: sum(part[key] for part in parts) for key in ("images", "bitwise_equal")}
 
 
 @torch.inference_mode()
@@ -330,7 +313,6 @@ if __name__ == "__main__":
     parser.add_argument("--images", type=Path, help="folder with one folder of images per class")
     parser.add_argument("--tuning-images", type=Path, help="folder of photos to learn from")
     parser.add_argument("--steps", type=int, default=600, help="steps of tuning")
-    parser.add_argument("--folds", type=int, default=0, help="also learn from images not tested")
     parser.add_argument("--save", type=Path, help="folder for tuned weights, used if there")
     arguments = parser.parse_args()
     if arguments.weights and arguments.images:

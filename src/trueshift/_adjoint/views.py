@@ -31,7 +31,7 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> Iterator[Sli
         yield (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
 
 
-def unravel(phase: Tensor, stride: tuple[int, ...]) -> list[Tensor]:
+def unravel(phase: Tensor, stride: Sequence[int | Tensor]) -> list[Tensor]:
     """Split the row-major index ``phase`` into one offset per axis."""
     offsets: list[Tensor] = []
     for step in reversed(stride):

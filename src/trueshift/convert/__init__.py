@@ -14,7 +14,16 @@ from trueshift._validate import check_choice
 from trueshift.convert.analysis import Analysis
 from trueshift.convert.converted import PREFIX, Converted, own_constants
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.plan import SELECT, Plan, Site, analyse, as_spec, describe, register_rule
+from trueshift.convert.plan import (
+    SELECT,
+    Plan,
+    Site,
+    analyse,
+    as_it_is,
+    as_spec,
+    describe,
+    register_rule,
+)
 from trueshift.convert.rewrite import Rewriter
 from trueshift.convert.verify import check, difference, takes_any_layout
 from trueshift.layers.activations import make_steady
@@ -59,9 +68,13 @@ def convert(
             convolutions lie between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose.
-        padding: ``"circular"``; or ``"keep"`` the original one, with ``"stride"`` only: then the
-            result computes what the model does, through the same code.
-        verify: Compare outputs of shifted inputs in float64, and raise if they differ.
+        padding: ``"circular"``. Or ``"seam"``: the network keeps its own padding, and every input
+            is first moved to begin where its ends meet and do not fit together. That is exact with
+            every method, ``"stride"`` too, and where positions have weights of their own. Or
+            ``"keep"`` the network's own without that: then ``"stride"`` computes what the model
+            does, through the same code, and other methods are not exact at the border.
+        verify: Compare outputs of shifted inputs in float64 (with ``padding="keep"`` the outputs of
+            plain strides with the model's), and raise if they differ.
 
     Returns:
         An ordinary module with ``plan`` and ``required_multiple``.
@@ -79,11 +92,12 @@ def convert(
     """
     spec = as_spec(spec)
     analysis, new = _build(model, spec, example_input, select, flatten, padding)
-    if verify and padding == "circular":
-        exact = spec.method != "stride" and spec.test_rule == "argmax"
+    if verify and padding != "keep":
+        chooses = spec.method != "stride" and spec.test_rule == "argmax"
+        exact = chooses or padding == "seam"
         if exact or not analysis.origins:  # plain strides allow shifts by the total stride
             check(new, analysis, step=1 if exact else math.lcm(*new.plan.multiples))
-    elif verify:
+    elif verify and spec.is_plain:
         _check_same(model, new, analysis)
     return new
 
@@ -95,6 +109,7 @@ def plan(
     *,
     select: str | None = None,
     flatten: str = "refuse",
+    padding: str = "circular",
 ) -> Plan:
     """Say what :func:`convert` would do, without doing it.
 
@@ -104,6 +119,7 @@ def plan(
         spec: As for :func:`convert`; it matters for FLOPs only.
         select: As for :func:`convert`.
         flatten: As for :func:`convert`.
+        padding: As for :func:`convert`.
 
     Returns:
         The plan; its ``refusals`` say what cannot be converted.
@@ -118,7 +134,7 @@ def plan(
     """
     spec = as_spec(spec)
     try:
-        _, new = _build(model, spec, example_input, select, flatten, "circular")
+        _, new = _build(model, spec, example_input, select, flatten, padding)
     except ConversionError as error:
         return Plan(error.network, (), error.refusals, (1,), {}, False)
     return new.plan
@@ -132,6 +148,8 @@ def _build(
     check_choice("convert", "select", select, SELECT)
     _check_spec(spec, padding)
     analysis = analyse(model, example, flatten, padding)
+    if analysis.refusals and analysis.seam and spec.is_plain:
+        analysis = as_it_is(analysis)
     if analysis.refusals:
         raise ConversionError(type(model).__name__, analysis.refusals)
     rewriter = Rewriter(analysis, spec, select)
@@ -164,15 +182,10 @@ def _match(parts: nn.Module, root: nn.Module) -> None:
 
 
 def _check_spec(spec: Sampling, padding: str) -> None:
-    if padding == "keep" and not spec.is_plain:
-        raise ValueError(
-            "convert: padding='keep' is for spec='stride' without a filter, got"
-            f" method={spec.method!r}, antialias={spec.antialias!r}."
-        )
     if padding == "circular" and spec.padding_mode != "circular":
         raise ValueError(
             f"convert: only circular padding is exact, got padding_mode={spec.padding_mode!r}."
-            " Pass a Sampling with padding_mode='circular'."
+            " Pass a Sampling with padding_mode='circular', or convert(..., padding='seam')."
         )
 
 

@@ -73,6 +73,7 @@ class Analysis:
         custom: Rules of the user, by function, method name or module class.
         flatten: ``"refuse"`` or ``"canonical"``.
         keep: Whether the original padding stays.
+        seam: Whether inputs are moved to begin at their seam; then the original padding stays too.
     """
 
     traced: Traced
@@ -80,6 +81,7 @@ class Analysis:
     custom: dict[Any, str]
     flatten: str = "refuse"
     keep: bool = False
+    seam: bool = False
     lattice: Lattice = field(default_factory=Lattice)
     env: dict[fx.Node, Any] = field(default_factory=dict)
     actions: dict[fx.Node, Action] = field(default_factory=dict)

@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import offset_blocks
-from trueshift.convert.phases import Offset, Recipe, cut, filter_and_keep, ravel, read
+from trueshift.convert.phases import Offset, Recipe, cut, filter_and_keep, fit, ravel, read
 from trueshift.functional import keep_phase
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
-from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
 
@@ -75,7 +74,7 @@ class Lead(Choose):
     def forward(
         self, x: Tensor, images: Sequence[Tensor], phases: Sequence[Tensor]
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x = self._fit(x)
+        x = fit(x, self.stride)
         fixed = isinstance(self.selector, FixedSelector)
         filters = self.antialias is not None and not fixed and self.select_on == "filtered"
         seen = self.antialias(x) if filters else x  # type: ignore[misc]
@@ -103,11 +102,6 @@ class Lead(Choose):
         if isinstance(selector, ConvSelector):
             return not selector.training and selector.test_rule == "argmax"
         return not selector.training and isinstance(selector, NormSelector)
-
-    def _fit(self, x: Tensor) -> Tensor:
-        """Extend a map with zeros whose size the stride does not divide (original padding only)."""
-        extra = [(0, -n % s) for n, s in zip(x.shape[2:], self.stride, strict=True)]
-        return pad(x, tuple(extra), "zeros")
 
     def extra_repr(self) -> str:
         """Show the stride."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import phase_offsets, pick, unravel, wrap
+from trueshift._adjoint import Slices, phase_offsets, pick, unravel, wrap
 from trueshift.functional import keep_phase
 from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.window import phase_window
@@ -51,19 +51,30 @@ def read(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
     return x[tuple(index)]
 
 
-def move(x: Tensor, offsets: Sequence[Tensor], largest: Sequence[int]) -> Tensor:
+def move(
+    x: Tensor, offsets: Sequence[Tensor], largest: Sequence[int], border: str = "circular"
+) -> Tensor:
     """Shift the content of each image by its own offsets, at most ``largest`` per axis."""
     if not any(largest):
         return x
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() and border == "circular":
         return read(x, [-offset for offset in offsets], x.shape[2:])
-    padded = windows = pad(x, tuple((most, 0) for most in largest), "circular")
+    padded = windows = pad(x, tuple((most, 0) for most in largest), border)
+    if torch.compiler.is_compiling():
+        starts = [most - offset for most, offset in zip(largest, offsets, strict=True)]
+        return read(padded, starts, x.shape[2:])
     for axis, size in enumerate(x.shape[2:], start=2):
         windows = windows.unfold(axis, size, 1)
     counts = tuple(most + 1 for most in largest)
     start = ravel([most - o for most, o in zip(largest, offsets, strict=True)], counts)
     last = not padded.is_contiguous()
     return pick(windows, start, counts, last=last)
+
+
+def fit(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """Extend a map with zeros whose size the stride does not divide (original padding only)."""
+    extra = tuple((0, -size % step) for size, step in zip(x.shape[2:], stride, strict=True))
+    return pad(x, extra, "zeros")
 
 
 def ravel(offsets: Sequence[Tensor], steps: Sequence[int]) -> Tensor:
@@ -158,28 +169,42 @@ class Compose(Offset):
 class Unshift(Offset):
     """Move an up-sampled map to where its phases say, hard or soft.
 
+    Args:
+        recipe: The offset to undo.
+        border: What comes in at the beginning: the end (``"circular"``) or the first value again
+            (``"replicate"``).
+
     Shape:
         ``(B, C, *spatial)`` and phases to ``(B, C, *spatial)``.
     """
 
+    def __init__(self, recipe: Recipe, border: str = "circular") -> None:
+        super().__init__(recipe)
+        self.border = border
+
     def forward(self, x: Tensor, *phases: Tensor) -> Tensor:
         if not phases[0].dtype.is_floating_point:
-            return move(x, self.hard(phases), self.largest)
-        axes = tuple(range(2, x.ndim))
+            return move(x, self.hard(phases), self.largest, self.border)
         for source, phase in enumerate(phases):
             shape = (-1, *[1] * (x.ndim - 1))
             parts = [
-                torch.roll(x, self.of_one(source, k), axes) * weight.view(shape).to(x.dtype)
+                self._moved(x, self.of_one(source, k)) * weight.view(shape).to(x.dtype)
                 for k, weight in enumerate(phase.unbind(1))
             ]
             x = torch.stack(parts).sum(0)
         return x
+
+    def _moved(self, x: Tensor, offsets: tuple[int, ...]) -> Tensor:
+        padded = pad(x, tuple((offset, 0) for offset in offsets), self.border)
+        inner: Slices = (..., *(slice(0, size) for size in x.shape[2:]))
+        return padded[inner]
 
 
 def filter_and_keep(
     antialias: nn.Module, x: Tensor, phase: int | Tensor, stride: tuple[int, ...]
 ) -> Tensor:
     """Filter a map where a known phase keeps it; compute only that, where possible."""
+    x = fit(x, stride)
     soft = isinstance(phase, Tensor) and phase.dtype.is_floating_point
     tracing = isinstance(phase, Tensor) and torch.compiler.is_compiling()
     if isinstance(antialias, Blur | AdaptiveBlur) and not (soft or tracing):

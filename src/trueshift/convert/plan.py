@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import Action, Analysis, TooSmall
+from trueshift.convert.analysis import UNKNOWN, Action, Analysis, TooSmall
 from trueshift.convert.converted import PREFIX, check_multiple
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Phase
 from trueshift.convert.rules import RULES
 from trueshift.convert.trace import Traced, trace
+from trueshift.convert.trees import leaves
+from trueshift.convert.values import plain
 from trueshift.layers.spec import Sampling
 
 SELECT = ("output", "input")
 FLATTEN = ("refuse", "canonical")
-PADDING = ("circular", "keep")
+PADDING = ("circular", "seam", "keep")
 _CUSTOM: dict[Any, str] = {}
 
 
@@ -34,7 +38,8 @@ class Site:
         name: The module, or the module and the operation in its code.
         op: The operation.
         stride: Its sampling factor; ``None`` if it does not sample.
-        role: ``"leads"``, ``"follows"``, ``"up"``, ``"padding"``, ``"mean"`` or ``"origin"``.
+        role: ``"leads"``, ``"follows"``, ``"up"``, ``"padding"``, ``"mean"``, ``"origin"`` or
+            ``"seam"``.
         detail: Whom it follows, or what changes.
         flops: Multiplications and additions of the original operation.
         flops_after: The same after conversion.
@@ -98,7 +103,9 @@ class Plan:
             lines.append(f"{row}  {flops:17}  {site.detail}".rstrip())
         quiet = len(self.sites) - len(shown)
         if quiet:
-            lines.append(f"  and {quiet} with circular padding or exact means only")
+            seam = any(site.role == "seam" for site in self.sites)
+            padding = "their own" if seam else "circular"
+            lines.append(f"  and {quiet} with {padding} padding or exact means only")
         if self.flops:
             ratio = self.flops_after / self.flops
             total = f"{_short(self.flops)} -> {_short(self.flops_after)}"
@@ -159,6 +166,24 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analy
     return _interpret(traced, flatten, padding)
 
 
+def as_it_is(analysis: Analysis) -> Analysis:
+    """Leave every operation as it is, if the outputs are no maps: then no grid needs to be known.
+
+    Whatever the operations do, they do it to the same picture, which begins at its seam.
+    """
+    traced = analysis.traced
+    sizes = {n for name in analysis.inputs for n in traced.arguments[name].shape[2:]}
+    with torch.no_grad():
+        result = leaves(traced.root(**traced.arguments))
+    outputs = [plain(x) for x in result if isinstance(x, Tensor)]
+    if any(y.data.ndim > 2 or not sizes.isdisjoint(y.data.shape[1:]) for y in outputs):
+        return analysis
+    env = dict.fromkeys(analysis.env, UNKNOWN) | {next(iter(reversed(traced.graph.nodes))): outputs}
+    return dataclasses.replace(
+        analysis, env=env, actions={}, refusals=[], origins=[], unary=set(), fixed_sizes=True
+    )
+
+
 def _copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
@@ -175,7 +200,10 @@ def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
     for _ in range(16):
         at_size = Traced(traced.root, traced.graph, grown, traced.fixed_sizes)
         try:
-            analysis = Analysis(at_size, RULES, _CUSTOM, flatten, padding == "keep").run()
+            seam = padding == "seam"
+            counts = "canonical" if seam else flatten  # positions are counted from the seam
+            keep = padding != "circular"
+            analysis = Analysis(at_size, RULES, _CUSTOM, counts, keep, seam).run()
         except TooSmall as small:
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
@@ -205,7 +233,10 @@ def describe(analysis: Analysis, leads_on_output: Callable[[Action], bool] | Non
     arguments = analysis.traced.arguments
     maps = {name: value for name, value in arguments.items() if name in analysis.inputs}
     dim = max(value.ndim - 2 for value in maps.values())
-    sites = [
+    sites: list[Site | None] = []
+    if analysis.seam:
+        sites += [Site(name, "input", None, "seam", "begins at its seam") for name in maps]
+    sites += [
         _site(analysis, node, action, leads_on_output) for node, action in analysis.actions.items()
     ]
     return Plan(

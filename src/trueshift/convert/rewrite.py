@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import operator
 from collections.abc import Iterable, Sequence
@@ -16,15 +17,16 @@ from torch.nn import functional as F
 from trueshift.convert.analysis import Action, Analysis
 from trueshift.convert.choices import Lead, Origin
 from trueshift.convert.converted import PREFIX
+from trueshift.convert.joining import join_norms
 from trueshift.convert.lattice import Phase, Space
 from trueshift.convert.nodes import changes_something, is_activation, is_view
 from trueshift.convert.order import in_order, narrowest
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
-from trueshift.convert.windows import Convolution, convolve_and_normalize
+from trueshift.convert.seam import FromSeam, Seam
+from trueshift.convert.values import Value
 from trueshift.layers.activations import Elementwise
 from trueshift.layers.antialias import build_antialias
-from trueshift.layers.norm import BatchNorm
 from trueshift.layers.selectors import NormSelector
 from trueshift.layers.spec import Sampling
 
@@ -52,22 +54,34 @@ class Rewriter:
         self.env: dict[fx.Node, fx.Node] = {}
         self.phase_nodes: dict[int, fx.Node] = {}
         self.origin_nodes: dict[int, fx.Node] = {}
-        plain = self.spec.is_plain and not self.analysis.keep
-        self.samples = not plain  # plain strides need no phases at all
-        self.selects = self.spec.method != "stride" or self.analysis.keep
+        self.images: dict[str, fx.Node] = {}
+        self.seam_nodes: dict[int, fx.Node] = {}
+        zero = self.analysis.keep and not self.analysis.seam  # phase 0 is to be seen at work
+        self.samples = not self.spec.is_plain or zero  # plain strides need no phases at all
+        self.selects = self.spec.method != "stride" or zero
+        self.border = "circular"
+        if self.analysis.keep:
+            self.border, self.spec = "replicate", self.spec.replace(padding_mode="zeros")
         leaders = sum(phase.leads for phase in self.lattice.phases)
         self.specs = iter(self.spec.per_layer(leaders))
         self.order = in_order(self.analysis, self.leads_on_output, self.selects)
 
     def run(self) -> tuple[fx.Graph, nn.Module]:
         """Return the graph and the module of new parts."""
+        inputs = [node for node in self.order.nodes if node.op == "placeholder"]
+        for node in inputs:
+            self.images[str(node.target)] = self.env[node] = self.graph.placeholder(
+                str(node.target)
+            )
+        if self.analysis.seam:
+            self._find_seams(inputs)
         for node in self.order.nodes:
             if node.op == "output":
-                self.graph.output(fx.node.map_arg(node.args[0], self.env.__getitem__))
-            else:
+                self.graph.output(fx.node.map_arg(node.args[0], self._returned))
+            elif node.op != "placeholder":
                 self._emit(node)
         self.graph.eliminate_dead_code(changes_something)
-        self._join_norms()
+        join_norms(self.graph, self._module)
         for node in self.graph.nodes:
             if is_view(node):
                 node.target = "reshape"  # the same for maps of any layout
@@ -77,21 +91,6 @@ class Rewriter:
             if f"{PREFIX}.{name}" not in used:
                 del self.parts._modules[name]
         return self.graph, self.parts
-
-    def _join_norms(self) -> None:
-        """Make one call of a convolution whose map nobody but a batch norm reads, and that norm."""
-        for node in list(self.graph.nodes):
-            if not isinstance(self._module(node), BatchNorm):
-                continue
-            source = node.all_input_nodes[0]
-            if not isinstance(self._module(source), Convolution) or len(source.users) > 1:
-                continue
-            with self.graph.inserting_before(source):  # later its input may be overwritten
-                norm, conv = (self.graph.get_attr(str(n.target)) for n in (node, source))
-                new = self.graph.call_function(convolve_and_normalize, (conv, norm, *source.args))
-            node.replace_all_uses_with(new)
-            self.graph.erase_node(node)
-            self.graph.erase_node(source)
 
     def _module(self, node: fx.Node) -> nn.Module | None:
         """Return the module that a node of the old or the new graph calls, if it does."""
@@ -114,17 +113,15 @@ class Rewriter:
     def _emit(self, node: fx.Node) -> None:
         action = self.analysis.actions.get(node)
         if action is None:
-            if node.op == "placeholder":
-                new = self.graph.placeholder(str(node.target))
-            elif is_activation(node):
-                new = self._activation(node)
-            else:
-                new = self.graph.node_copy(node, self.env.__getitem__)
+            new = self._activation(node) if is_activation(node) else self._copied(node)
         else:
             new = getattr(self, f"_{action.kind}")(node, action)
         if node in self.order.ends:
             new = self._sampled(node, new)
         self.env[node] = new
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        return self.graph.node_copy(node, self.env.__getitem__)
 
     def _activation(self, node: fx.Node) -> fx.Node:
         """Emit a steady activation for a function or a method of a model's code."""
@@ -133,6 +130,32 @@ class Rewriter:
         inplace = function.__name__.endswith("_") or bool(node.kwargs.get("inplace"))
         module = Elementwise(function, node.args[1:], dict(node.kwargs), inplace)
         return self._part(self.analysis.site(node), module, self._input(node))
+
+    def _find_seams(self, inputs: Sequence[fx.Node]) -> None:
+        """Move inputs to begin at their seam; those that move together have one."""
+        together: dict[int, list[fx.Node]] = {}
+        for node in inputs:
+            index = self.analysis.inputs.get(str(node.target))
+            if index is not None:
+                together.setdefault(self.lattice.root(index), []).append(node)
+        for root, nodes in together.items():
+            found = self._part("seam", Seam(), *(self.env[node] for node in nodes))
+            item = functools.partial(self.graph.call_function, operator.getitem)
+            for i, node in enumerate(nodes):
+                self.images[str(node.target)] = self.env[node] = item((found, i))
+            self.seam_nodes[root] = item((found, len(nodes)))
+
+    def _returned(self, node: fx.Node) -> fx.Node:
+        """Return what the network gives for a node: a map is moved back to its seam."""
+        value = self.analysis.env[node]
+        kinds = value.kinds if isinstance(value, Value) else ()
+        spaces = {axis: kind for axis, kind in enumerate(kinds) if isinstance(kind, Space)}
+        if not self.analysis.seam or not spaces:
+            return self.env[node]
+        places = tuple((s.axis, s.fine, self.lattice.stride(s)) for s in spaces.values())
+        offsets = self.seam_nodes[self.lattice.root(next(iter(spaces.values())).root)]
+        back = FromSeam(tuple(spaces), places)
+        return self._part("from_seam", back, self.env[node], offsets)
 
     def _input(self, node: fx.Node) -> fx.Node:
         return self.env[node.all_input_nodes[0]]
@@ -197,13 +220,13 @@ class Rewriter:
     def _antialias(self, channels: int, stride: tuple[int, ...]) -> nn.Module | None:
         groups = math.gcd(channels, self.spec.groups)
         return build_antialias(
-            self.spec.antialias, channels, "circular", dim=len(stride), groups=groups
+            self.spec.antialias, channels, self.border, dim=len(stride), groups=groups
         )
 
     def _up(self, node: fx.Node, action: Action) -> fx.Node:
         name = self.analysis.site(node)
         if action.module is None:
-            grown = self.graph.node_copy(node, self.env.__getitem__)
+            grown = self._copied(node)
         else:
             arguments = self._arguments(action.inputs)
             grown = self._part(name, action.module, self._input(node), *arguments)
@@ -214,11 +237,12 @@ class Rewriter:
             return x
         recipe, sources = recipe_of(self.lattice, shift)
         phases = [self.phase_nodes[index] for index in sources]
-        return self._part(f"{name}_shift", Unshift(recipe), x, *phases)
+        return self._part(f"{name}_shift", Unshift(recipe, self.border), x, *phases)
 
     def _origin(self, node: fx.Node, action: Action) -> fx.Node:
         name = self.analysis.site(node)
-        norm = self.spec.norm if self.spec.method != "stride" else None
+        chooses = self.spec.method != "stride" and not self.analysis.seam
+        norm = self.spec.norm if chooses else None
         recipe, strides, _ = offset_of(self.lattice, action.spaces)
         images, sources = self._witness(action.spaces)
         source = node.all_input_nodes[0]
@@ -231,7 +255,7 @@ class Rewriter:
 
     def _leave(self, node: fx.Node, action: Action) -> fx.Node:
         name = self.analysis.site(node)
-        grown = self.graph.node_copy(node, self.env.__getitem__)
+        grown = self._copied(node)
         phase = self.origin_nodes[action.origin]
         moved = self._part(f"{name}_origin", FromOrigin(action.factors), grown, phase)
         return self._unshift(name, moved, action.shift)
@@ -277,10 +301,9 @@ class Rewriter:
         """Images and phases from which ties at a map are broken."""
         root = self.lattice.root(spaces[0].root)
         names = [n for n, index in self.analysis.inputs.items() if self.lattice.root(index) == root]
-        images = [node for node in self.graph.nodes if node.op == "placeholder"]
         _, _, sources = offset_of(self.lattice, spaces)
         phases = [self.phase_nodes[index] for index in sources] if self.selects else []
-        return [node for node in images if node.target in names], phases
+        return [self.images[name] for name in names], phases
 
     # Parts
 

@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Slices, Widths
-from trueshift.convert.phases import cut, filter_and_keep
+from trueshift.convert.phases import cut, filter_and_keep, fit
 from trueshift.functional import polyphase_down
 from trueshift.layers.maximum import MAX_POOLS, max_filter
-from trueshift.layers.norm import fold, normalize
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -83,7 +82,8 @@ class Window(nn.Module):
         if phase is None or not phase.dtype.is_floating_point:
             return self._at(x, at, self.stride, tensors)
         if self.has_dense:
-            return polyphase_down(self._at(x, 0, ones, tensors), phase, self.stride)
+            dense = fit(self._at(x, 0, ones, tensors), self.stride)
+            return polyphase_down(dense, phase, self.stride)
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
         for k, offset in enumerate(itertools.product(*map(range, self.stride))):
@@ -173,21 +173,16 @@ class Convolution(Window):
         weight, bias = tensors
         return convolve(window, weight, bias, steps, 0, self.groups, self.dilation)
 
-
-def convolve_and_normalize(
-    conv: Convolution,
-    norm: nn.Module,
-    x: Tensor,
-    phase: Tensor | None,
-    weight: Tensor,
-    bias: Tensor | None,
-) -> Tensor:
-    """Return ``norm(conv(x, phase, weight, bias))``; for batches at test time in one operation."""
-    folded = fold(norm, weight, bias, x, conv)
-    if folded is None:
-        return normalize(norm, conv(x, phase, weight, bias), conv)
-    normalized: Tensor = conv(x, phase, *folded)
-    return normalized
+    def _kept(
+        self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
+    ) -> Tensor:
+        border = self.border or ()
+        even = all(before == after for before, after in border)
+        if not isinstance(phase, int) or not even or self.mode != "zeros":
+            return super()._kept(x, phase, steps, tensors)
+        weight, bias = tensors  # torch's own padding makes no copy
+        widths = tuple(before for before, _ in border) or 0
+        return convolve(x, weight, bias, steps, widths, self.groups, self.dilation)
 
 
 class MaxPool(Window):

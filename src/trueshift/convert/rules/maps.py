@@ -76,7 +76,8 @@ def enter_origin(a: Analysis, call: Call, value: Value) -> None:
     if any(isinstance(kind, Frame) for kind in value.kinds):
         return
     a.fixed_sizes = True
-    add_origin(a, call, layout(value), "origin chosen by contents")
+    note = "counted from the seam" if a.seam else "origin chosen by contents"
+    add_origin(a, call, layout(value), note)
 
 
 def add_origin(a: Analysis, call: Call, spaces: tuple[Space, ...], note: str) -> int:
