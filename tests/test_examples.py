@@ -69,16 +69,17 @@ def slim_mobilenet():
 
 
 @pytest.mark.parametrize(
-    ("spec", "learn", "steps"), [("APS", "", 50), ("LPS", "", 2), ("LPS", "sampling.", 2)]
+    ("spec", "padding", "learn", "steps"),
+    [("APS", "circular", "", 50), ("APS", "seam", "", 2), ("LPS", "seam", "sampling.", 2)],
 )
-def test_the_original_teaches_its_copy_without_labels(spec, learn, steps, capsys):
+def test_the_original_teaches_its_copy_without_labels(spec, padding, learn, steps, capsys):
     functions = runpy.run_path(str(FOLDER / "convert_pretrained.py"))
     original, photos = slim_mobilenet(), list(torch.randint(0, 256, (4, 3, 40, 48)).byte())
     images = torch.randn(2, 3, 32, 32)
-    net = ts.convert(original, functions[spec], images)
+    net = ts.convert(original, functions[spec], images, padding=padding)
     before = {name: value.clone() for name, value in net.named_parameters()}
     losses = functions["distill"](
-        original, net, functions[spec], photos, steps, learn=learn, size=32
+        original, net, functions[spec], photos, steps, padding=padding, learn=learn, size=32
     )
     changed = {name for name, value in net.named_parameters() if not value.equal(before[name])}
     assert changed
@@ -124,13 +125,17 @@ def test_the_whole_table_of_the_pretrained_network(tmp_path, capsys):
         save=tmp_path / "tuned",
     )
     rows = functions["measure"](options)
-    assert len(rows) == 7
-    assert all(rows[name]["bitwise_equal"] == 2 for name in rows if name.startswith(("aps", "lps")))
+    assert len(rows) == 10
+    assert all(
+        rows[name]["bitwise_equal"] == 2
+        for name in rows
+        if name != "original" and name != "stride, circular"
+    )
     assert json.loads((options.save / "results.json").read_text()) == rows
     written = {path: path.read_bytes() for path in options.save.glob("*.pth")}
     assert len(written) == 3
     again = functions["measure"](options)  # finds the tuned weights
-    assert again["aps, distilled"]["top1"] == rows["aps, distilled"]["top1"]
+    assert again["aps, seam, distilled"]["top1"] == rows["aps, seam, distilled"]["top1"]
     assert {path: path.read_bytes() for path in options.save.glob("*.pth")} == written
     assert capsys.readouterr().out.count("FLOPs") == 2
 

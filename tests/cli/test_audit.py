@@ -129,6 +129,12 @@ def test_before_and_after_conversion(factories, tmp_path, capsys):
     )
     assert call("my_net:build", *FAST, "--convert", "aps") == 0
     assert "my_net:build, converted (aps) is exactly shift-invariant" in capsys.readouterr().out
+    assert call("my_net:build", *FAST, "--convert", "stride", "--padding", "seam") == 0
+    assert "converted (stride, seam) is exactly shift-invariant" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="with --padding seam only"):
+        call("my_net:build", *FAST, "--convert", "stride")
+    with pytest.raises(ValueError, match="--padding says how --convert works"):
+        call("my_net:build", *FAST, "--padding", "seam")
 
 
 def test_grey_networks_get_grey_images(factories, tmp_path, capsys):

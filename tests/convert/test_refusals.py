@@ -204,8 +204,8 @@ def test_arguments():
         convert(net, "aps", X, select="both")
     with pytest.raises(ValueError, match="unknown flatten"):
         convert(net, "aps", X, flatten="yes")
-    with pytest.raises(ValueError, match="padding='keep' is for spec='stride'"):
-        convert(net, "aps", X, padding="keep")
+    with pytest.raises(ValueError, match="unknown padding 'zeros'"):
+        convert(net, "aps", X, padding="zeros")
     with pytest.raises(ValueError, match="only circular padding is exact"):
         convert(net, Sampling("aps", padding_mode="zeros"), X)
     with pytest.raises(TypeError, match=r"must be an nn\.Module"):

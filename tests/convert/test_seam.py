@@ -152,17 +152,33 @@ def test_flattened_maps_need_no_option():
     torch.testing.assert_close(convert(model, "stride", x, padding="seam")(x), model(x))
 
 
-def test_maps_of_what_is_not_understood_are_refused():
-    class Coordinates(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.places, self.conv = nn.Parameter(torch.randn(1, 3, 16, 32)), nn.Conv2d(3, 2, 1)
+class Coordinates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(1, 3, 16, 32))
+        self.down, self.up = nn.Conv2d(3, 4, 3, 2, 1), nn.ConvTranspose2d(4, 2, 2, 2)
 
+    def forward(self, x):
+        return self.up(self.down(x + self.places))
+
+
+@pytest.mark.parametrize("spec", ["stride", "aps"])
+def test_maps_may_depend_on_positions_from_the_seam_on(spec):
+    model = Coordinates().eval()
+    with pytest.raises(ConversionError, match="pass padding='seam'"):
+        convert(model, spec, X)
+    new = convert(model, spec, X, padding="seam")
+    with torch.no_grad():
+        assert torch.equal(new(circular_shift(X, 3, 7)), circular_shift(new(X), 3, 7))
+
+
+def test_maps_that_are_not_understood_are_refused():
+    class Sorted(nn.Module):
         def forward(self, x):
-            return self.conv(x + self.places)
+            return x.sort(dim=-1).values
 
-    with pytest.raises(ConversionError, match="position embedding"):
-        convert(Coordinates(), "stride", X, padding="seam")
+    with pytest.raises(ConversionError, match="order of positions"):
+        convert(Sorted(), "stride", X, padding="seam")
 
 
 def test_the_plan_names_the_seam():

@@ -15,6 +15,7 @@ from trueshift.audit.folder import FolderImages
 from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.results import AuditResult
+from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
@@ -35,11 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="KEY", help="which part of a dict or tuple holds the logits: out, 0")
     add("--against", metavar="NETWORK", help="a second network to compare with, on the same images")
     add("--against-weights", type=Path, metavar="FILE", help="its state dict")
-    add(
-        "--convert",
-        choices=["aps", "lps"],
-        help="compare with the network that trueshift.convert makes of it",
-    )
+    add_conversion(parser, "compare with the network that trueshift.convert makes of it")
     data = parser.add_argument_group("images")
     add = data.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
@@ -107,6 +104,7 @@ class _Data(NamedTuple):
 def _check(args: argparse.Namespace) -> None:
     if args.fail_under is not None and not 0 <= args.fail_under <= 1:
         raise ValueError(f"--fail-under must be a fraction in 0..1, got {args.fail_under}.")
+    check_conversion(args)
     if args.convert and args.against:
         raise ValueError("--convert makes the second network by itself: leave out --against.")
     if args.against_weights and not args.against:
@@ -149,12 +147,9 @@ def _other(
     if args.against:
         second = load_network(args.against, args.against_weights)
     elif args.convert:
-        from trueshift.convert import convert
-
         first = data.images[0]
         example = (first[0] if isinstance(first, tuple) else first)[None].to(args.device)
-        model = convert(loaded.model.eval(), args.convert, example)
-        second = loaded._replace(model=model, name=f"{loaded.name}, converted ({args.convert})")
+        second = converted(args, loaded, example)
     else:
         return None
     return _audit(args, second, data, [example.index for example in result.examples])

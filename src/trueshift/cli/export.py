@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import nn
 
+from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.export import DYNAMIC, FORMATS, Check, Exported, check, export
 from trueshift.export.check import Exactness
-from trueshift.layers.spec import SELECT
 
 RUNTIMES = {"onnx": "onnxruntime", "pt2": "exported program"}
 
@@ -29,8 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--out", type=Path, required=True, metavar="FILE", help="file to write: .onnx or .pt2")
     add("--format", choices=FORMATS, help="(what FILE ends in)")
     add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
-    add("--convert", choices=["aps", "lps"], help="make it shift-invariant first")
-    add("--select", choices=SELECT, help="where --convert chooses phases (output)")
+    add_conversion(parser, "make it shift-invariant first")
     add("--size", type=int, metavar="PX", help="size of the example (the network's, or 224)")
     add("--batch", type=int, default=2, metavar="B", help="images of the example (2)")
     add(
@@ -50,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         raise FileExistsError(f"{args.out} exists. Pass --force to replace it.")
     loaded = _load(args)
     example = _example(args, loaded)
-    model = _converted(args, loaded, example)
+    model = converted(args, loaded, example).model if args.convert else loaded.model
     dynamic = [] if args.dynamic == "none" else args.dynamic.split(",")
     print(f"{loaded.name}: tracing and writing, this takes a while", file=sys.stderr, flush=True)
     exported = export(model, example, args.out, form, dynamic, force=args.force)
@@ -63,8 +61,7 @@ def run(args: argparse.Namespace) -> int:
 def _load(args: argparse.Namespace) -> Loaded:
     if Path(args.network).suffix == ".onnx":
         raise ValueError(f"{args.network} is an ONNX file already.")
-    if args.select and not args.convert:
-        raise ValueError("--select says how --convert chooses: pass --convert too.")
+    check_conversion(args)
     return load_network(args.network, args.weights)
 
 
@@ -75,14 +72,6 @@ def _example(args: argparse.Namespace, loaded: Loaded) -> torch.Tensor:
     size = args.size or loaded.size or 224
     generator = torch.Generator().manual_seed(0)
     return torch.randn(args.batch, loaded.channels or 3, *[size] * dim, generator=generator)
-
-
-def _converted(args: argparse.Namespace, loaded: Loaded, example: torch.Tensor) -> nn.Module:
-    if args.convert is None:
-        return loaded.model
-    from trueshift.convert import convert
-
-    return convert(loaded.model, args.convert, example, select=args.select).eval()
 
 
 def _lines(exported: Exported, found: Check, repeats: int) -> list[str]:

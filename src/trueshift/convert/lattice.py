@@ -61,9 +61,14 @@ class Phase:
 
 
 class Lattice:
-    """All inputs and phases of a network, and what is known to be equal."""
+    """All inputs and phases of a network, and what is known to be equal.
 
-    def __init__(self) -> None:
+    Args:
+        anchored: Whether inputs are moved to begin at one place; then positions may be told apart.
+    """
+
+    def __init__(self, anchored: bool = False) -> None:
+        self.anchored = anchored
         self.phases: list[Phase] = []
         self.sizes: list[tuple[int, ...]] = []
         self._same_root: list[int] = []

@@ -43,11 +43,12 @@ def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
         others = [value.kinds[axis] for value, axis in longer]
         return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
     for value, axis in longer:
-        if isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis):
+        varies = isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis)
+        if varies and not lattice.anchored:
             raise Refused(
                 "a map meets a tensor that differs from position to position (a learned or"
                 " fixed position embedding, coordinates, or a bias of relative positions).",
-                "Remove it, or make it depend on the image.",
+                "Remove it, or make it depend on the image, or pass padding='seam'.",
             )
     return spatial[0]
 

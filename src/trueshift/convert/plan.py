@@ -17,7 +17,7 @@ from trueshift._validate import check_choice
 from trueshift.convert.analysis import UNKNOWN, Action, Analysis, TooSmall
 from trueshift.convert.converted import PREFIX, check_multiple
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Phase
+from trueshift.convert.lattice import Lattice, Phase
 from trueshift.convert.rules import RULES
 from trueshift.convert.trace import Traced, trace
 from trueshift.convert.trees import leaves
@@ -203,7 +203,8 @@ def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
             seam = padding == "seam"
             counts = "canonical" if seam else flatten  # positions are counted from the seam
             keep = padding != "circular"
-            analysis = Analysis(at_size, RULES, _CUSTOM, counts, keep, seam).run()
+            lattice = Lattice(anchored=seam)
+            analysis = Analysis(at_size, RULES, _CUSTOM, counts, keep, seam, lattice).run()
         except TooSmall as small:
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)

@@ -18,7 +18,7 @@ _FLATTEN = (
 )
 _FLATTEN_ADVICE = (
     "Use global pooling, or pass flatten='canonical': the origin of the map is then chosen from"
-    " its contents."
+    " its contents. Or pass padding='seam'."
 )
 
 

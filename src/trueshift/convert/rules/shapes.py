@@ -192,7 +192,8 @@ def cat(a: Analysis, call: Call) -> Any:
     if any(not isinstance(value.kinds[dim], Plain) for value in values):
         raise Refused(
             "it joins tensors along a spatial axis (as a class token does).",
-            "Join channels, and use global pooling instead of a class token.",
+            "Join channels, and use global pooling instead of a class token. Or pass padding='seam'"
+            " with 'stride' (if no output is a map).",
         )
     kinds = [
         values[0].kinds[axis]
