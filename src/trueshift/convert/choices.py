@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import offset_blocks
-from trueshift.convert.phases import Offset, Recipe, cut, filter_and_keep, fit, ravel, read
+from trueshift.convert.phases import Offset, Recipe, cut, fit, ravel, read
 from trueshift.functional import keep_phase
+from trueshift.layers.antialias import filter_and_keep
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.ties import argmax_phase
 
@@ -81,9 +82,10 @@ class Lead(Choose):
         phase = self.choose(seen, images, phases)
         if not self.keep:
             return phase
-        if filters or self.antialias is None:
+        if filters:
             return keep_phase(seen, phase, self.stride), phase
-        return filter_and_keep(self.antialias, x, 0 if fixed else phase, self.stride), phase
+        known = 0 if fixed and self.antialias is not None else phase
+        return filter_and_keep(self.antialias, x, known, self.stride), phase
 
     def choose(self, x: Tensor, images: Sequence[Tensor], phases: Sequence[Tensor]) -> Tensor:
         """Return the phase: soft while a learned selector trains, else hard."""

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import Slices, phase_offsets, pick, unravel, wrap
-from trueshift.functional import keep_phase
-from trueshift.layers.antialias import AdaptiveBlur, Blur
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
@@ -198,18 +196,6 @@ class Unshift(Offset):
         padded = pad(x, tuple((offset, 0) for offset in offsets), self.border)
         inner: Slices = (..., *(slice(0, size) for size in x.shape[2:]))
         return padded[inner]
-
-
-def filter_and_keep(
-    antialias: nn.Module, x: Tensor, phase: int | Tensor, stride: tuple[int, ...]
-) -> Tensor:
-    """Filter a map where a known phase keeps it; compute only that, where possible."""
-    x = fit(x, stride)
-    soft = isinstance(phase, Tensor) and phase.dtype.is_floating_point
-    tracing = isinstance(phase, Tensor) and torch.compiler.is_compiling()
-    if isinstance(antialias, Blur | AdaptiveBlur) and not (soft or tracing):
-        return antialias.at(x, phase, stride)
-    return keep_phase(antialias(x), phase, stride)
 
 
 class FromOrigin(nn.Module):

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Slices, Widths
-from trueshift.convert.phases import cut, filter_and_keep, fit
+from trueshift.convert.phases import cut, fit
 from trueshift.functional import polyphase_down
+from trueshift.layers.antialias import filter_and_keep
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
@@ -73,10 +74,10 @@ class Window(nn.Module):
         at = 0 if phase is None else phase
         if self.antialias is not None:
             if not self.linear:
-                dense = self._at(x, 0, ones, tensors)
+                dense = fit(self._at(x, 0, ones, tensors), self.stride)
                 return filter_and_keep(self.antialias, dense, at, self.stride)
             if not any(self.reach) and not any(self.left):
-                kept = filter_and_keep(self.antialias, x, at, self.stride)
+                kept = filter_and_keep(self.antialias, fit(x, self.stride), at, self.stride)
                 return self._at(kept, 0, ones, tensors)
             x = self.antialias(x)
         if phase is None or not phase.dtype.is_floating_point:

@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices, Widths, phase_offsets
+from trueshift._adjoint import Slices, Widths, channels_last, phase_offsets
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -211,6 +211,30 @@ class AdaptiveBlur(nn.Module):
             f"{self.channels}, size={self.size}, groups={self.groups},"
             f" padding_mode={self.padding_mode}"
         )
+
+
+def filter_and_keep(
+    antialias: nn.Module | None, x: Tensor, phase: int | Tensor, stride: tuple[int, ...]
+) -> Tensor:
+    """Filter a map and keep a known phase; where that is quicker, compute only what is kept."""
+    if antialias is None:
+        return keep_phase(x, phase, stride)
+    if _only_kept(antialias, x, phase):
+        kept: Tensor = antialias.at(x, phase, stride)  # type: ignore[operator]
+        return kept
+    return keep_phase(antialias(x), phase, stride)
+
+
+def _only_kept(antialias: nn.Module, x: Tensor, phase: int | Tensor) -> bool:
+    if not isinstance(antialias, Blur | AdaptiveBlur):
+        return False
+    if isinstance(phase, int):
+        return True
+    if torch.compiler.is_compiling():
+        return False
+    if phase.dtype.is_floating_point:  # a fixed filter sees mixed windows as it sees any map
+        return isinstance(antialias, Blur) and not channels_last(x)
+    return not antialias.training
 
 
 def _steps(who: str, x: Tensor, phase: int | Tensor, stride: Stride) -> tuple[int, ...]:

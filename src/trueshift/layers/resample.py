@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import Slices
@@ -23,8 +22,8 @@ from trueshift._validate import (
     check_stride,
     stride_per_axis,
 )
-from trueshift.functional import keep_phase, polyphase_down, polyphase_up
-from trueshift.layers.antialias import AdaptiveBlur, Blur, build_antialias
+from trueshift.functional import polyphase_down, polyphase_up
+from trueshift.layers.antialias import build_antialias, filter_and_keep
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
@@ -81,7 +80,7 @@ class PolyphaseDown(nn.Module):
         x = self.fit(x)
         if phase is not None:
             check_phase("PolyphaseDown", phase, x, math.prod(steps))
-            y = self._keep(x, phase, steps)
+            y = filter_and_keep(self.antialias, x, phase, steps)
         elif self._selects_on_filtered:
             filtered = self.antialias(x)  # type: ignore[misc]
             phase = self.selector.choose(filtered, steps)  # type: ignore[union-attr, operator]
@@ -89,7 +88,7 @@ class PolyphaseDown(nn.Module):
         else:
             phase = self._choose(x, steps)
             known = self.selector.index if isinstance(self.selector, FixedSelector) else phase
-            y = self._keep(x, known, steps)
+            y = filter_and_keep(self.antialias, x, known, steps)
         return (y, phase) if return_phase else y
 
     def choose(self, x: Tensor) -> Tensor:
@@ -121,16 +120,6 @@ class PolyphaseDown(nn.Module):
             )
         phase: Tensor = self.selector.choose(x, steps)  # type: ignore[operator]
         return phase
-
-    def _keep(self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...]) -> Tensor:
-        """Filter and keep a known phase; where that is possible, compute only what is kept."""
-        if self.antialias is None:
-            return keep_phase(x, phase, steps)
-        if isinstance(self.antialias, Blur | AdaptiveBlur):
-            tracing = self.training or torch.compiler.is_compiling()
-            if isinstance(phase, int) or not (tracing or phase.dtype.is_floating_point):
-                return self.antialias.at(x, phase, steps)
-        return keep_phase(self.antialias(x), phase, steps)
 
     def extra_repr(self) -> str:
         """Show the arguments."""

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from trueshift._adjoint import channels_last
 
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_CONV_FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+CONV_FUNCTIONS = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
 # Up to this size, torch sends a single image to a matrix product instead of a convolution.
 _MATRIX_PRODUCT = 20480
@@ -38,7 +38,7 @@ def convolve(
     dilation: int | tuple[int, ...] = 1,
 ) -> Tensor:
     """Convolve in 1-D, 2-D or 3-D, steadily at test time."""
-    conv = _CONV_FUNCTIONS[x.ndim - 2]
+    conv = CONV_FUNCTIONS[x.ndim - 2]
     if torch.compiler.is_compiling():
         return conv(x, weight, bias, stride, padding, dilation, groups)
     if torch.get_num_threads() == 1 and x.shape[0] < 16 and math.prod(weight.shape[2:]) == 1:
