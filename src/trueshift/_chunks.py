@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from trueshift._eager import only_result
 
@@ -27,12 +28,38 @@ def by_chunks(fn: Callable[..., Maps], *maps: Tensor, per_image: int | None = No
     """
     first = maps[0]
     per_image = math.prod(first.shape[1:]) if per_image is None else per_image
-    if not only_result() or first.device.type != "cpu":
+    if not only_result() or not _is_large(first, per_image):
         return fn(*maps)
-    if first.shape[0] * per_image <= _CHUNK_ELEMENTS or per_image == 0:
-        return fn(*maps)
-    size = max(1, _CHUNK_ELEMENTS // per_image)
-    parts = [fn(*chunk) for chunk in zip(*(m.split(size) for m in maps), strict=True)]
+    parts = [fn(*chunk) for chunk in _split(maps, per_image)]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)
     return tuple(torch.cat(results) for results in zip(*parts, strict=True))
+
+
+def by_chunks_twice(fn: Callable[..., Tensor], *maps: Tensor) -> Tensor:
+    """Apply ``fn`` to a few images at a time while training, and again in the backward pass.
+
+    What it makes on the way is not kept. Large maps that only take a pass or two through memory are
+    made quicker twice than once into memory that was never used.
+
+    Args:
+        fn: As for :func:`by_chunks`, with one result; it must not draw random numbers.
+        maps: As for :func:`by_chunks`.
+    """
+    first, per_image = maps[0], math.prod(maps[0].shape[1:])
+    if torch.compiler.is_compiling() or not _is_large(first, per_image):
+        return fn(*maps)
+    parts = [
+        checkpoint(fn, *chunk, use_reentrant=False, preserve_rng_state=False)
+        for chunk in _split(maps, per_image)
+    ]
+    return torch.cat(parts)
+
+
+def _is_large(x: Tensor, per_image: int) -> bool:
+    return x.device.type == "cpu" and x.shape[0] * per_image > _CHUNK_ELEMENTS
+
+
+def _split(maps: tuple[Tensor, ...], per_image: int) -> Iterator[tuple[Tensor, ...]]:
+    size = max(1, _CHUNK_ELEMENTS // per_image)
+    return zip(*(m.split(size) for m in maps), strict=True)

@@ -6,7 +6,7 @@ other's backward: no full-size temporary, no slow scatter, and higher derivative
 never get here: ``functional.py`` gives them the plain formulas.
 """
 
-from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows
+from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows, filled_windows
 from trueshift._adjoint.layout import channels_last, last_format
 from trueshift._adjoint.picking import image_by_image, pick
 from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, SoftUp, SoftWindow
@@ -38,6 +38,7 @@ __all__ = [
     "channels_last",
     "circular_windows",
     "component_view",
+    "filled_windows",
     "image_by_image",
     "last_format",
     "offset_blocks",

@@ -14,10 +14,27 @@ from trueshift._adjoint.layout import empty_map
 from trueshift._adjoint.views import Slices, Widths
 
 
+def filled_windows(
+    x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths, value: float
+) -> Tensor:
+    """Extend the borders by a value and cut the window at each image's hard phase, in one copy."""
+    out = empty_map(x, _window_sizes(x, stride, widths))
+    offsets = list(itertools.product(*map(range, stride)))
+    for target, source, place in zip(out, x, phase.tolist(), strict=True):
+        for axis, (offset, (before, _)) in enumerate(zip(offsets[place], widths, strict=True), 1):
+            ahead, start = max(before - offset, 0), max(offset - before, 0)
+            inside = min(source.shape[axis] - start, target.shape[axis] - ahead)
+            behind = target.shape[axis] - ahead - inside
+            target.narrow(axis, 0, ahead).fill_(value)
+            target.narrow(axis, ahead + inside, behind).fill_(value)
+            target, source = target.narrow(axis, ahead, inside), source.narrow(axis, start, inside)
+        target.copy_(source)
+    return out
+
+
 def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
     """Wrap the borders and cut the window at each image's hard phase, in one copy."""
-    sizes = x.shape[2:]
-    out_sizes = [n + sum(pair) - s + 1 for n, s, pair in zip(sizes, stride, widths, strict=True)]
+    sizes, out_sizes = x.shape[2:], _window_sizes(x, stride, widths)
     pieces = [
         list(_pieces(offsets, out_sizes, sizes, widths))
         for offsets in itertools.product(*map(range, stride))
@@ -27,6 +44,10 @@ def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: 
         for there, here in pieces[place]:
             target[there].copy_(source[here])
     return out
+
+
+def _window_sizes(x: Tensor, stride: tuple[int, ...], widths: Widths) -> list[int]:
+    return [n + sum(pair) - s + 1 for n, s, pair in zip(x.shape[2:], stride, widths, strict=True)]
 
 
 def _pieces(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import Slices, Widths
+from trueshift._adjoint import Slices, Widths, filled_windows, image_by_image
 from trueshift.convert.phases import cut, fit
 from trueshift.functional import polyphase_down
 from trueshift.layers.antialias import filter_and_keep
@@ -124,7 +124,7 @@ class Window(nn.Module):
                 x = x.narrow(axis, -left, x.shape[axis] + left)
         extra = [self._beyond(size, axis) for axis, size in enumerate(x.shape[2:])]
         border = self.border or ((0, 0),) * len(steps)
-        if self.fill == 0.0:
+        if self.fill == 0.0 and self.mode != "zeros":
             x = pad(x, border, self.mode)
             border = ((0, 0),) * len(steps)
         more = 0 if isinstance(phase, int) else 1
@@ -132,6 +132,9 @@ class Window(nn.Module):
             (before, after + add + more * (step - 1))
             for (before, after), add, step in zip(border, extra, steps, strict=True)
         ]
+        if not isinstance(phase, int) and image_by_image(x):
+            x = filled_windows(x, phase, steps, tuple(widths), self.fill)
+            return self.apply_to(x, steps, tensors)
         flat = [width for pair in reversed(widths) for width in pair]
         x = F.pad(x, flat, value=self.fill) if any(flat) else x
         if not isinstance(phase, int):

@@ -13,6 +13,7 @@ from trueshift._adjoint import (
     Widths,
     channels_last,
     circular_windows,
+    filled_windows,
     image_by_image,
     phase_offsets,
     pick,
@@ -50,8 +51,11 @@ def phase_window(
         needed: Slices = (..., *(slice(max(-before, 0), None) for before, _ in reach))
         return x[needed]
     soft = phase.dtype.is_floating_point
-    if not soft and mode == "circular" and image_by_image(x):
-        return circular_windows(x, phase, stride, widths)
+    if not soft and image_by_image(x):
+        if mode == "circular":
+            return circular_windows(x, phase, stride, widths)
+        if mode == "zeros":
+            return filled_windows(x, phase, stride, widths, 0.0)
     windows = padded = pad(x, widths, mode)
     if soft:
         return _mix_windows(padded, phase.to(x.dtype), stride)

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._chunks import by_chunks
-from trueshift._eager import needs_whole_batch, only_result
+from trueshift._chunks import by_chunks, by_chunks_twice
+from trueshift._eager import hooked, needs_whole_batch, only_result
+from trueshift.layers.antialias import Blur
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
+from trueshift.layers.selectors import FixedSelector
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
@@ -71,11 +73,29 @@ def max_and_sample(
         y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
         return y, _step(phase, x, 2)
 
+    if torch.is_grad_enabled() and _is_known(down, phase):
+
+        def kept(part: Tensor, *known: Tensor) -> Tensor:
+            return down(max_filter(pad(part, widths, mode), 2), *known)
+
+        if phase is None:
+            return by_chunks_twice(kept, x), first_phase(x, 2)
+        return by_chunks_twice(kept, x, phase), _step(phase, x, 2)
+
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
 
     y, phase = _sample_dense(dense, x, phase, x.shape[1], (down,))
     return y, _step(phase, x, 2)
+
+
+def _is_known(down: PolyphaseDown, phase: Tensor | None) -> bool:
+    """Whether a layer keeps a phase that is known before, with a fixed filter or none."""
+    if any(hooked(part) for part in down.modules()):
+        return False
+    plain = isinstance(down.selector, FixedSelector) and down.selector.index == 0
+    fixed = down.antialias is None or isinstance(down.antialias, Blur)
+    return fixed and (plain or phase is not None)
 
 
 def _sample_dense(
