@@ -34,6 +34,9 @@ from trueshift.padding import pad
 ANTIALIAS = (None, "rect2", "tri3", "bin4", "bin5", "bin6", "bin7", "adapt3", "adapt5")
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 
+# Mixing windows before a filter is quicker than filtering all of them for images of this size.
+_LARGE = 2**18
+
 
 class Blur(nn.Module):
     """Binomial low-pass filter: the LPF of the paper (Rect-2, Tri-3, Bin-5 are sizes 2, 3, 5).
@@ -233,7 +236,8 @@ def _only_kept(antialias: nn.Module, x: Tensor, phase: int | Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     if phase.dtype.is_floating_point:  # a fixed filter sees mixed windows as it sees any map
-        return isinstance(antialias, Blur) and not channels_last(x)
+        large = math.prod(x.shape[1:]) >= _LARGE and not channels_last(x)
+        return isinstance(antialias, Blur) and large
     return not antialias.training
 
 
