@@ -5,7 +5,7 @@ import torch
 
 from trueshift import Sampling
 from trueshift import _chunks as chunks
-from trueshift._chunks import by_chunks
+from trueshift._chunks import by_chunks, by_chunks_twice
 from trueshift.models import resnet
 
 
@@ -68,3 +68,58 @@ def test_batch_norms_in_training_see_the_whole_batch(monkeypatch):
         whole = model(x)
         monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
         assert torch.equal(model(x), whole)
+
+
+def test_parts_are_made_again_for_the_backward_pass(monkeypatch):
+    seen = []
+
+    def mix(x, weight):
+        seen.append(len(x))
+        return (x.exp() * weight).sin()
+
+    x = torch.randn(7, 5, 10, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(7, 1, 1, dtype=torch.float64, requires_grad=True)
+    whole = mix(x, weight)
+    expected = torch.autograd.grad(whole.square().sum(), (x, weight))
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
+    seen.clear()
+    y = by_chunks_twice(mix, x, weight)
+    assert seen == [2, 2, 2, 1]
+    assert torch.equal(y, whole)
+    found = torch.autograd.grad(y.square().sum(), (x, weight))
+    assert sorted(seen) == [1, 1, 2, 2, 2, 2, 2, 2]
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.autograd.gradgradcheck(
+        lambda x, weight: by_chunks_twice(mix, x, weight), (x[:3], weight[:3])
+    )
+
+
+@pytest.mark.parametrize("spec", [Sampling("stride", "tri3"), Sampling("lps", "tri3", hidden=4)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_network_learns_the_same_in_chunks(monkeypatch, spec, autocast):
+    model = resnet(spec.replace(select="input"), (1, 1), (8, 16), num_classes=3)
+    x = torch.randn(5, 3, 32, 32)
+
+    def gradients():
+        torch.manual_seed(1)
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            loss = model(x).float().square().sum()
+        loss.backward()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    whole = gradients()
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * 8 * 16 * 16)
+    for one, other in zip(gradients(), whole, strict=True):
+        scale = other.abs().max().item()
+        torch.testing.assert_close(one, other, rtol=0, atol=(2e-2 if autocast else 1e-5) * scale)
+
+
+def test_hooks_see_the_whole_batch_in_training(monkeypatch):
+    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 100)
+    model = resnet(Sampling("stride", "tri3"), (1, 1), (8, 16), num_classes=3)
+    seen = []
+    model.maxpool_down.register_forward_hook(lambda *args: seen.append(len(args[1][0])))
+    model(torch.randn(5, 3, 32, 32))
+    assert seen == [5]
