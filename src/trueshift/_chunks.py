@@ -61,5 +61,6 @@ def _is_large(x: Tensor, per_image: int) -> bool:
 
 
 def _split(maps: tuple[Tensor, ...], per_image: int) -> Iterator[tuple[Tensor, ...]]:
-    size = max(1, _CHUNK_ELEMENTS // per_image)
-    return zip(*(m.split(size) for m in maps), strict=True)
+    size, batch = max(1, _CHUNK_ELEMENTS // per_image), maps[0].shape[0]
+    for start in range(0, batch, size):
+        yield tuple(m.narrow(0, start, min(size, batch - start)) for m in maps)

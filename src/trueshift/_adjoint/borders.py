@@ -23,6 +23,7 @@ def filled_windows(
     for target, source, place in zip(out, x, phase.tolist(), strict=True):
         for axis, (offset, (before, _)) in enumerate(zip(offsets[place], widths, strict=True), 1):
             ahead, start = max(before - offset, 0), max(offset - before, 0)
+            start = min(start, source.shape[axis])
             inside = min(source.shape[axis] - start, target.shape[axis] - ahead)
             behind = target.shape[axis] - ahead - inside
             target.narrow(axis, 0, ahead).fill_(value)

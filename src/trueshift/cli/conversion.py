@@ -28,6 +28,8 @@ def check_conversion(args: argparse.Namespace) -> None:
     for option in ("select", "padding"):
         if getattr(args, option) and not args.convert:
             raise ValueError(f"--{option} says how --convert works: pass --convert too.")
+    if args.convert == "stride" and args.select:
+        raise ValueError("--convert stride chooses no phases: leave out --select.")
     if args.convert == "stride" and args.padding != "seam":
         raise ValueError("--convert stride is shift-invariant with --padding seam only: pass both.")
 

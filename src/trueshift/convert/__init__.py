@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trueshift._validate import check_choice
 from trueshift.convert.analysis import Analysis
+from trueshift.convert.anchor import as_it_is, seam_refusals
 from trueshift.convert.converted import PREFIX, Converted, own_constants
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.plan import (
@@ -19,7 +20,6 @@ from trueshift.convert.plan import (
     Plan,
     Site,
     analyse,
-    as_it_is,
     as_spec,
     describe,
     register_rule,
@@ -67,7 +67,8 @@ def convert(
             learned selectors look at the narrowest map that only pointwise operations and 1x1
             convolutions lie between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
-            count positions from an origin that the contents choose.
+            count positions from an origin that the contents choose. With ``padding="seam"`` they
+            are counted from the seam.
         padding: ``"circular"``. Or ``"seam"``: the network keeps its own padding, and every input
             is first moved to begin where its ends meet and do not fit together. That is exact with
             every method, ``"stride"`` too, and where positions have weights of their own. Or
@@ -116,7 +117,8 @@ def plan(
     Args:
         model: The network. It is not changed.
         example_input: As for :func:`convert`.
-        spec: As for :func:`convert`; it matters for FLOPs only.
+        spec: As for :func:`convert`; it matters for FLOPs, and with ``padding="seam"`` for what is
+            refused.
         select: As for :func:`convert`.
         flatten: As for :func:`convert`.
         padding: As for :func:`convert`.
@@ -150,6 +152,8 @@ def _build(
     analysis = analyse(model, example, flatten, padding)
     if analysis.refusals and analysis.seam and spec.is_plain:
         analysis = as_it_is(analysis)
+    if analysis.seam and not analysis.refusals:
+        analysis.refusals.extend(seam_refusals(analysis))
     if analysis.refusals:
         raise ConversionError(type(model).__name__, analysis.refusals)
     rewriter = Rewriter(analysis, spec, select)

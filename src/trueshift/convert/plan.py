@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import UNKNOWN, Action, Analysis, TooSmall
+from trueshift.convert.analysis import Action, Analysis, TooSmall
 from trueshift.convert.converted import PREFIX, check_multiple
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.lattice import Lattice, Phase
 from trueshift.convert.rules import RULES
 from trueshift.convert.trace import Traced, trace
-from trueshift.convert.trees import leaves
-from trueshift.convert.values import plain
 from trueshift.layers.spec import Sampling
 
 SELECT = ("output", "input")
@@ -65,6 +61,7 @@ class Plan:
         multiples: Of what number each axis of the inputs must be a multiple.
         sizes: Spatial sizes of the example, by input.
         fixed_sizes: Whether the converted network serves the example's size only.
+        padding: ``"circular"`` or ``"their own"``.
         flops: Multiplications and additions of the whole network on the example.
         flops_after: The same after conversion, selectors included.
     """
@@ -75,6 +72,7 @@ class Plan:
     multiples: tuple[int, ...]
     sizes: dict[str, tuple[int, ...]]
     fixed_sizes: bool
+    padding: str = "circular"
     flops: int = 0
     flops_after: int = 0
 
@@ -103,9 +101,7 @@ class Plan:
             lines.append(f"{row}  {flops:17}  {site.detail}".rstrip())
         quiet = len(self.sites) - len(shown)
         if quiet:
-            seam = any(site.role == "seam" for site in self.sites)
-            padding = "their own" if seam else "circular"
-            lines.append(f"  and {quiet} with {padding} padding or exact means only")
+            lines.append(f"  and {quiet} with {self.padding} padding or exact means only")
         if self.flops:
             ratio = self.flops_after / self.flops
             total = f"{_short(self.flops)} -> {_short(self.flops_after)}"
@@ -164,24 +160,6 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analy
             f" shapes {[tuple(value.shape) for value in own.values()]}."
         )
     return _interpret(traced, flatten, padding)
-
-
-def as_it_is(analysis: Analysis) -> Analysis:
-    """Leave every operation as it is, if the outputs are no maps: then no grid needs to be known.
-
-    Whatever the operations do, they do it to the same picture, which begins at its seam.
-    """
-    traced = analysis.traced
-    sizes = {n for name in analysis.inputs for n in traced.arguments[name].shape[2:]}
-    with torch.no_grad():
-        result = leaves(traced.root(**traced.arguments))
-    outputs = [plain(x) for x in result if isinstance(x, Tensor)]
-    if any(y.data.ndim > 2 or not sizes.isdisjoint(y.data.shape[1:]) for y in outputs):
-        return analysis
-    env = dict.fromkeys(analysis.env, UNKNOWN) | {next(iter(reversed(traced.graph.nodes))): outputs}
-    return dataclasses.replace(
-        analysis, env=env, actions={}, refusals=[], origins=[], unary=set(), fixed_sizes=True
-    )
 
 
 def _copied(model: nn.Module) -> nn.Module:
@@ -247,6 +225,7 @@ def describe(analysis: Analysis, leads_on_output: Callable[[Action], bool] | Non
         analysis.required_multiple(dim),
         {name: tuple(value.shape[2:]) for name, value in maps.items()},
         analysis.fixed_sizes,
+        "their own" if analysis.keep else "circular",
     )
 
 

@@ -24,7 +24,7 @@ from trueshift.convert.order import in_order, narrowest
 from trueshift.convert.phases import Compose, FromOrigin, Unshift
 from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
 from trueshift.convert.seam import FromSeam, Seam
-from trueshift.convert.values import Value
+from trueshift.convert.values import BATCH, Value
 from trueshift.layers.activations import Elementwise
 from trueshift.layers.antialias import build_antialias
 from trueshift.layers.selectors import NormSelector
@@ -56,6 +56,7 @@ class Rewriter:
         self.origin_nodes: dict[int, fx.Node] = {}
         self.images: dict[str, fx.Node] = {}
         self.seam_nodes: dict[int, fx.Node] = {}
+        self.returned: dict[fx.Node, Any] = {}
         zero = self.analysis.keep and not self.analysis.seam  # phase 0 is to be seen at work
         self.samples = not self.spec.is_plain or zero  # plain strides need no phases at all
         self.selects = self.spec.method != "stride" or zero
@@ -145,17 +146,27 @@ class Rewriter:
                 self.images[str(node.target)] = self.env[node] = item((found, i))
             self.seam_nodes[root] = item((found, len(nodes)))
 
-    def _returned(self, node: fx.Node) -> fx.Node:
-        """Return what the network gives for a node: a map is moved back to its seam."""
-        value = self.analysis.env[node]
+    def _returned(self, node: fx.Node) -> Any:
+        """Return what the network gives for a node: maps are moved back to their seams."""
+        if not self.analysis.seam:
+            return self.env[node]
+        if node not in self.returned:
+            self.returned[node] = self._moved_back(self.analysis.env[node], self.env[node])
+        return self.returned[node]
+
+    def _moved_back(self, value: Any, new: fx.Node) -> Any:
+        if isinstance(value, list | tuple):
+            items = enumerate(value)
+            get = functools.partial(self.graph.call_function, operator.getitem)
+            return tuple(self._moved_back(item, get((new, i))) for i, item in items)
         kinds = value.kinds if isinstance(value, Value) else ()
         spaces = {axis: kind for axis, kind in enumerate(kinds) if isinstance(kind, Space)}
-        if not self.analysis.seam or not spaces:
-            return self.env[node]
+        if not spaces:
+            return new
         places = tuple((s.axis, s.fine, self.lattice.stride(s)) for s in spaces.values())
         offsets = self.seam_nodes[self.lattice.root(next(iter(spaces.values())).root)]
-        back = FromSeam(tuple(spaces), places)
-        return self._part("from_seam", back, self.env[node], offsets)
+        back = FromSeam(kinds.index(BATCH), tuple(spaces), places)
+        return self._part("from_seam", back, new, offsets)
 
     def _input(self, node: fx.Node) -> fx.Node:
         return self.env[node.all_input_nodes[0]]

@@ -34,6 +34,8 @@ class Seam(nn.Module):
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
         with torch.no_grad():
             wide = functools.reduce(torch.promote_types, [x.dtype for x in images], torch.float32)
+            batch = max(image.shape[0] for image in images)
+            images = tuple(_of_batch(image, batch) for image in images)
             picture = torch.cat([image.to(wide) for image in images], 1)
             sizes = tuple(picture.shape[2:])
             phase = argmax_phase(seam_scores(picture), picture, sizes)
@@ -47,25 +49,38 @@ class FromSeam(nn.Module):
     """Move a result back to where its picture was found.
 
     Args:
+        batch: The axis of the images.
         axes: The spatial axes of the result.
         places: Which axis of the input each of them is, how many times finer it is, and its stride:
             on coarser grids the offset is rounded down to whole steps.
 
     Shape:
-        ``(B, ...)`` and offsets ``(B, dim)`` to ``(B, ...)``.
+        A result and offsets ``(B, dim)`` to a result of the same shape.
     """
 
-    def __init__(self, axes: tuple[int, ...], places: tuple[tuple[int, int, int], ...]) -> None:
+    def __init__(
+        self, batch: int, axes: tuple[int, ...], places: tuple[tuple[int, int, int], ...]
+    ) -> None:
         super().__init__()
-        self.axes, self.places = axes, places
+        self.batch, self.axes, self.places = batch, axes, places
 
     def forward(self, y: Tensor, offsets: Tensor) -> Tensor:
         steps = [offsets[:, axis] * fine // stride for axis, fine, stride in self.places]
-        return roll_each(y, torch.stack(steps, 1), self.axes)
+        if self.batch == 0:
+            return roll_each(y, torch.stack(steps, 1), self.axes)
+        axes = tuple(axis + 1 if axis < self.batch else axis for axis in self.axes)
+        moved = roll_each(y.movedim(self.batch, 0), torch.stack(steps, 1), axes)
+        return moved.movedim(0, self.batch)
 
     def extra_repr(self) -> str:
         """Show the axes."""
         return f"axes={self.axes}, places={self.places}"
+
+
+def _of_batch(image: Tensor, batch: int) -> Tensor:
+    """Repeat one image that stands for all of a batch."""
+    alone = image.shape[0] == 1 and batch > 1
+    return image.expand(batch, *image.shape[1:]) if alone else image
 
 
 def seam_scores(x: Tensor) -> Tensor:

@@ -48,7 +48,8 @@ def shift_error(
     worst = 0.0
     with torch.no_grad():
         # A picture that repeats itself has no one seam, so maps of it may differ.
-        for inputs in (noise, noise) if analysis.seam else (examples, noise):
+        other = {name: _noise(x, generator) for name, x in examples.items()}
+        for inputs in (noise, other) if analysis.seam else (examples, noise):
             expected = _run(twin, inputs)
             for _ in range(-(-shifts // 2)):
                 offsets = _draw(analysis, step, generator)
@@ -188,8 +189,12 @@ def _double(x: Any, device: torch.device) -> Any:
 
 
 def _noise(x: Any, generator: torch.Generator) -> Any:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or x.dtype == torch.bool or not x.numel():
         return x
+    if not x.is_floating_point():  # numbers that the network takes
+        low, high = min(int(x.min()), 0), max(int(x.max()), 1)
+        drawn = torch.randint(low, high + 1, x.shape, generator=generator)
+        return drawn.to(x.device, x.dtype)
     return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 
 

@@ -88,7 +88,11 @@ class Window(nn.Module):
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
         for k, offset in enumerate(itertools.product(*map(range, self.stride))):
-            part = self._at(torch.roll(x, [-o for o in offset], axes), 0, self.stride, tensors)
+            if self.keep:
+                every = torch.full_like(phase[:, 0], k, dtype=torch.int64)
+                part = self._at(x, every, self.stride, tensors)
+            else:
+                part = self._at(torch.roll(x, [-o for o in offset], axes), 0, self.stride, tensors)
             part = part * phase[:, k].view(-1, *[1] * (x.ndim - 1)).to(part.dtype)
             mixed = part if mixed is None else mixed + part
         if mixed is None:

@@ -238,6 +238,8 @@ def _only_kept(antialias: nn.Module, x: Tensor, phase: int | Tensor) -> bool:
     if phase.dtype.is_floating_point:  # a fixed filter sees mixed windows as it sees any map
         large = math.prod(x.shape[1:]) >= _LARGE and not channels_last(x)
         return isinstance(antialias, Blur) and large
+    if isinstance(antialias, Blur):  # going back through windows of single images is slow
+        return not (torch.is_grad_enabled() and x.requires_grad)
     return not antialias.training
 
 

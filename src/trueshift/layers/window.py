@@ -70,13 +70,14 @@ def _mix_by_convolution(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Te
     kernels = phase.view(batch, 1, 1, *stride).expand(-1, channels, *[-1] * (1 + len(stride)))
     images = x if batch == 1 else x.reshape(1, batch * channels, *x.shape[2:])
     conv = CONV_FUNCTIONS[len(stride)]
-    mixed = conv(images, kernels.flatten(0, 1), groups=batch * channels)
+    with torch.autocast("cpu", enabled=False):
+        mixed = conv(images, kernels.flatten(0, 1), groups=batch * channels)
     return mixed.view(batch, channels, *mixed.shape[2:])
 
 
 def _mix_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
     if not torch.compiler.is_compiling():
-        if x.device.type == "cpu" and x.dtype == torch.float32:
+        if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel():
             if not channels_last(x):
                 return _mix_by_convolution(x, phase, stride)
             if math.prod(x.shape[1:]) >= _LARGE:

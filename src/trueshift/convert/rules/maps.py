@@ -53,13 +53,18 @@ def original(a: Analysis, call: Call, value: Value) -> Any:
     """Leave an operation alone whose axes are no grids: they are counted from an origin."""
     result: Tensor = a.execute(call)
     kinds: list[Kind] = [value.kinds[0], OTHER]
-    if not isinstance(value.kinds[1], Plain):
-        raise Refused("its channels are a spatial axis.", "Move space behind the channels.")
+    check_channels(value)
     for kind in value.kinds[2:]:
         if not isinstance(kind, Plain | Frame):
             raise Refused("it convolves flattened positions.", "Convolve the map itself.")
         kinds.append(kind)
     return Value(result, tuple(kinds))
+
+
+def check_channels(value: Value) -> None:
+    """Refuse a map whose channels are a spatial axis, as those of the frames of a film are."""
+    if not isinstance(value.kinds[1], Plain):
+        raise Refused("its channels are a spatial axis.", "Move space behind the channels.")
 
 
 def new_data(a: Analysis, call: Call, shape: tuple[int, ...]) -> Tensor:

@@ -15,6 +15,7 @@ from trueshift.convert.errors import Refused
 from trueshift.convert.lattice import Space
 from trueshift.convert.rules.maps import (
     add_origin,
+    check_channels,
     enter_origin,
     layout,
     new_data,
@@ -40,6 +41,7 @@ def convolution(a: Analysis, call: Call) -> Any:
         raise Refused("its weights depend on space.", "Use weights that are parameters.")
     if not on_map(value):
         return original(a, call, value)
+    check_channels(value)
     kernel = tuple(weight.data.shape[2:])
     dilation = per_axis(call.get("dilation", 1), dim)
     reach = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
