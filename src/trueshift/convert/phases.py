@@ -71,7 +71,9 @@ def move(
 
 def fit(x: Tensor, stride: Sequence[int]) -> Tensor:
     """Extend a map with zeros whose size the stride does not divide (original padding only)."""
-    extra = tuple((0, -size % step) for size, step in zip(x.shape[2:], stride, strict=True))
+    # Not -size % step: a compiler cannot reason about remainders of negative sizes.
+    sizes = zip(x.shape[2:], stride, strict=True)
+    extra = tuple((0, (step - size % step) % step) for size, step in sizes)
     return pad(x, extra, "zeros")
 
 

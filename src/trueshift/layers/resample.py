@@ -214,6 +214,7 @@ def LPD(
         A :class:`PolyphaseDown` with a :class:`ConvSelector`.
 
     Examples:
+        >>> import torch
         >>> down = LPD(4).eval()
         >>> y, phase = down(torch.randn(2, 4, 8, 8), return_phase=True)
         >>> y.shape, phase.shape
@@ -259,6 +260,7 @@ def APS(
         A :class:`PolyphaseDown` with a :class:`NormSelector`.
 
     Examples:
+        >>> import torch
         >>> APS(1, dim=1)(torch.tensor([[[1.0, 5.0, 2.0, 4.0]]]))
         tensor([[[5., 4.]]])
     """
@@ -290,6 +292,7 @@ def LPU(
         A :class:`PolyphaseUp`, called with the map and the phase.
 
     Examples:
+        >>> import torch
         >>> up = LPU(1, antialias="tri3", dim=1)
         >>> up(torch.tensor([[[1.0, 3.0]]]), torch.tensor([0]))
         tensor([[[1., 2., 3., 2.]]])
