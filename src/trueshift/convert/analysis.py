@@ -91,6 +91,11 @@ class Analysis:
     origins: list[fx.Node] = field(default_factory=list)
     fixed_sizes: bool = False
 
+    @property
+    def output(self) -> fx.Node:
+        """The node that returns the network's result."""
+        return next(node for node in self.traced.graph.nodes if node.op == "output")
+
     def run(self) -> Analysis:
         """Interpret every node."""
         self.fixed_sizes = self.traced.fixed_sizes

@@ -7,13 +7,12 @@ import math
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from trueshift.convert.analysis import UNKNOWN, Analysis
 from trueshift.convert.errors import Refusal
 from trueshift.convert.lattice import Space
-from trueshift.convert.trees import leaves
 from trueshift.convert.values import BATCH, Plain, Value, plain, values_in
+from trueshift.convert.verify import run
 
 
 def as_it_is(analysis: Analysis) -> Analysis:
@@ -30,12 +29,8 @@ def as_it_is(analysis: Analysis) -> Analysis:
             "an operation above has no rule, so it must be sure which input is a picture.",
             "Pass one picture (B, C, H, W) and inputs of two axes at most.",
         )
-    copies = {
-        name: x.clone() if isinstance(x, Tensor) else x for name, x in traced.arguments.items()
-    }
     with torch.no_grad():
-        result = traced.root(**copies)
-    outputs = [plain(x) for x in leaves(result) if isinstance(x, Tensor)]
+        outputs = [plain(x) for x in run(traced.root, traced.arguments)]
     positions = math.prod(pictures[0].shape[2:])
     if any(y.data.ndim > 2 or positions in y.data.shape[1:] for y in outputs):
         return _refused(
@@ -43,7 +38,7 @@ def as_it_is(analysis: Analysis) -> Analysis:
             "an operation above has no rule, so the result must not be a map, and it may be one.",
             "Return scores (B, number), or replace the operations above.",
         )
-    env = dict.fromkeys(analysis.env, UNKNOWN) | {next(iter(reversed(traced.graph.nodes))): outputs}
+    env = dict.fromkeys(analysis.env, UNKNOWN) | {analysis.output: outputs}
     return dataclasses.replace(
         analysis, env=env, actions={}, refusals=[], origins=[], unary=set(), fixed_sizes=True
     )
@@ -62,7 +57,7 @@ def seam_refusals(analysis: Analysis) -> Iterator[Refusal]:
         reason = "positions of several inputs that move by themselves are told apart."
         yield Refusal("inputs", "padding='seam'", reason, "Pass one input, or use global pooling.")
     batch = max(analysis.traced.arguments[name].shape[0] for name in analysis.inputs)
-    for value in values_in(analysis.env[next(iter(reversed(analysis.traced.graph.nodes)))]):
+    for value in values_in(analysis.env[analysis.output]):
         problem = _problem(analysis, value, batch) if value.has_space else None
         if problem is not None:
             advice = "Return maps (B, C, *space) of the network's own sizes, or scores."

@@ -43,20 +43,19 @@ def shift_error(
     device = next(twin.parameters(), torch.empty(0)).device
     examples = {name: _double(x, device) for name, x in analysis.traced.arguments.items()}
     noise = {name: _noise(x, generator) for name, x in examples.items()}
-    output = next(node for node in analysis.traced.graph.nodes if node.op == "output")
-    outputs = values_in(analysis.env[output])
+    outputs = values_in(analysis.env[analysis.output])
     worst = 0.0
     with torch.no_grad():
         # A picture that repeats itself has no one seam, so maps of it may differ.
         other = {name: _noise(x, generator) for name, x in examples.items()}
         for inputs in (noise, other) if analysis.seam else (examples, noise):
-            expected = _run(twin, inputs)
+            expected = run(twin, inputs)
             for _ in range(-(-shifts // 2)):
                 offsets = _draw(analysis, step, generator)
                 moved = {
                     name: _move(x, offsets.get(_root(analysis, name))) for name, x in inputs.items()
                 }
-                actual = _run(twin, moved)
+                actual = run(twin, moved)
                 for value, before, after in zip(outputs, expected, actual, strict=True):
                     if before.is_floating_point():
                         error = _difference(analysis, value, before, after, offsets)
@@ -87,7 +86,7 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
     device = next(twins[0].parameters(), torch.empty(0)).device
     inputs = {name: _double(x, device) for name, x in analysis.traced.arguments.items()}
     with torch.no_grad():
-        before, after = (_run(twin, inputs) for twin in twins)
+        before, after = (run(twin, inputs) for twin in twins)
     worst = 0.0
     for one, other in zip(before, after, strict=True):
         spread = max(float(one.std()), 1e-300) if one.numel() > 1 else 1.0
@@ -107,9 +106,9 @@ def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
     batch = {name: _repeated(x) for name, x in arguments.items()}
     last = {name: _channels_last(x) for name, x in batch.items()}
     with torch.no_grad():
-        usual = _run(twin, batch)
+        usual = run(twin, batch)
         try:
-            found = _run(twin, last)
+            found = run(twin, last)
         except Exception:  # whatever a layer does about a layout that it does not take
             return False
     return all(_alike(one, other) for one, other in zip(usual, found, strict=True))
@@ -198,7 +197,7 @@ def _noise(x: Any, generator: torch.Generator) -> Any:
     return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
 
 
-def _run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+def run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
     """List the tensors that a network returns for copies of its inputs; it may change them."""
     copies = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
     return [leaf for leaf in leaves(model(**copies)) if isinstance(leaf, Tensor)]
