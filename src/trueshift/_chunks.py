@@ -30,13 +30,15 @@ def by_chunks(fn: Callable[..., Maps], *maps: Tensor, per_image: int | None = No
     per_image = math.prod(first.shape[1:]) if per_image is None else per_image
     if not only_result() or not _is_large(first, per_image):
         return fn(*maps)
-    parts = [fn(*chunk) for chunk in _split(maps, per_image)]
+    parts = [fn(*chunk) for chunk in chunks(*maps, per_image=per_image)]
     if isinstance(parts[0], Tensor):
         return torch.cat(parts)
     return tuple(torch.cat(results) for results in zip(*parts, strict=True))
 
 
-def by_chunks_twice(fn: Callable[..., Tensor], *maps: Tensor) -> Tensor:
+def by_chunks_twice(
+    fn: Callable[..., Tensor], *maps: Tensor, per_image: int | None = None
+) -> Tensor:
     """Apply ``fn`` to a few images at a time while training, and again in the backward pass.
 
     What it makes on the way is not kept. Large maps that only take a pass or two through memory are
@@ -45,22 +47,24 @@ def by_chunks_twice(fn: Callable[..., Tensor], *maps: Tensor) -> Tensor:
     Args:
         fn: As for :func:`by_chunks`, with one result; it must not draw random numbers.
         maps: As for :func:`by_chunks`.
+        per_image: As for :func:`by_chunks`.
     """
-    first, per_image = maps[0], math.prod(maps[0].shape[1:])
+    first = maps[0]
+    per_image = math.prod(first.shape[1:]) if per_image is None else per_image
     if torch.compiler.is_compiling() or not _is_large(first, per_image):
         return fn(*maps)
     parts = [
         checkpoint(fn, *chunk, use_reentrant=False, preserve_rng_state=False)
-        for chunk in _split(maps, per_image)
+        for chunk in chunks(*maps, per_image=per_image)
     ]
     return torch.cat(parts)
 
 
+def chunks(*maps: Tensor, per_image: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield a few images of every map at a time; arguments as for :func:`by_chunks`."""
+    size = max(1, _CHUNK_ELEMENTS // per_image)
+    yield from zip(*(m.split(size) for m in maps), strict=True)
+
+
 def _is_large(x: Tensor, per_image: int) -> bool:
     return x.device.type == "cpu" and x.shape[0] * per_image > _CHUNK_ELEMENTS
-
-
-def _split(maps: tuple[Tensor, ...], per_image: int) -> Iterator[tuple[Tensor, ...]]:
-    size, batch = max(1, _CHUNK_ELEMENTS // per_image), maps[0].shape[0]
-    for start in range(0, batch, size):
-        yield tuple(m.narrow(0, start, min(size, batch - start)) for m in maps)

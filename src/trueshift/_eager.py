@@ -7,11 +7,21 @@ from torch import Tensor, nn
 
 # From this number of images on, faster operations outweigh weights that must be rearranged.
 _MANY = 4
+_PRECISE = (torch.float32, torch.float64)
 
 
 def only_result() -> bool:
     """Whether nothing is kept but the result, so that maps may be overwritten or made in parts."""
     return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+
+
+def by_hand(x: Tensor, *others: Tensor) -> bool:
+    """Whether a backward pass written by hand for CPUs may be used: for tensors of one dtype."""
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return False
+    usual = x.device.type == "cpu" and x.dtype in _PRECISE and x.numel() > 0
+    alike = all(other.dtype == x.dtype for other in others)
+    return usual and alike and not torch.is_autocast_enabled("cpu")
 
 
 def hooked(module: nn.Module) -> bool:

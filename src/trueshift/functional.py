@@ -115,6 +115,8 @@ def polyphase_down(x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
     soft = phase.dtype.is_floating_point
     if soft:
         phase = phase.to(x.dtype)
+    if soft and adjoint.mixes_by_convolution(x):
+        return adjoint.mix_by_convolution(x, phase, steps, steps)
     if not torch.compiler.is_compiling():
         down: Tensor = (adjoint.SoftDown if soft else adjoint.HardDown).apply(x, phase, steps)
         return down

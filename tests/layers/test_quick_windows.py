@@ -1,12 +1,15 @@
 """Windows at a phase: quick ways give what the plain way gives."""
 
 import itertools
+import math
 
 import pytest
 import torch
 
 from trueshift import _adjoint as adjoint
-from trueshift._adjoint import SoftWindow, filled_windows
+from trueshift import _chunks
+from trueshift._adjoint import SoftDown, SoftWindow, filled_windows, mixing
+from trueshift.functional import polyphase_down
 from trueshift.layers import antialias, window
 from trueshift.layers.antialias import Blur
 from trueshift.layers.window import phase_window
@@ -46,20 +49,30 @@ def test_large_images_are_cut_one_by_one(monkeypatch, mode, layout):
 )
 @pytest.mark.parametrize("last", [False, True])
 def test_windows_are_mixed_by_a_convolution(monkeypatch, shape, stride, last):
-    monkeypatch.setattr(window, "_LARGE", 1)
+    monkeypatch.setattr(mixing, "_LARGE", 1)
+    monkeypatch.setattr(_chunks, "_CHUNK_ELEMENTS", 2 * math.prod(shape[1:]))
     phase = torch.randn(shape[0], torch.tensor(stride).prod()).softmax(1).requires_grad_()
     x = torch.randn(shape)
     if last and x.ndim > 3:
         x = x.contiguous(memory_format=adjoint.last_format(x.ndim))
     x.requires_grad_()
     widths = ((1, 1),) * len(stride)
-    found = phase_window(x, phase, stride, widths, "circular")
-    expected = SoftWindow.apply(pad(x, widths, "circular"), phase, stride)
-    torch.testing.assert_close(found, expected)
-    weights = torch.randn_like(found)
-    grads = [torch.autograd.grad(y, (x, phase), weights) for y in (found, expected)]
-    for one, other in zip(*grads, strict=True):
-        torch.testing.assert_close(one, other)
+    padded = pad(x, widths, "circular")
+    pairs = [
+        (
+            phase_window(x, phase, stride, widths, "circular"),
+            SoftWindow.apply(padded, phase, stride),
+        ),
+        (polyphase_down(x, phase, stride), SoftDown.apply(x, phase, stride)),
+    ]
+    for pair in pairs:
+        assert type(pair[0].grad_fn) is not type(pair[1].grad_fn)
+        torch.testing.assert_close(*pair)
+        assert adjoint.channels_last(pair[0]) == adjoint.channels_last(x)
+        weights = torch.randn_like(pair[0])
+        grads = [torch.autograd.grad(y, (x, phase), weights, retain_graph=True) for y in pair]
+        for one, other in zip(*grads, strict=True):
+            torch.testing.assert_close(one, other)
 
 
 def test_a_fixed_filter_may_see_mixed_windows(monkeypatch):

@@ -8,6 +8,7 @@ never get here: ``functional.py`` gives them the plain formulas.
 
 from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows, filled_windows
 from trueshift._adjoint.layout import channels_last, last_format
+from trueshift._adjoint.mixing import mix_by_convolution, mixes_by_convolution
 from trueshift._adjoint.picking import image_by_image, pick
 from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, SoftUp, SoftWindow
 from trueshift._adjoint.views import (
@@ -41,6 +42,8 @@ __all__ = [
     "filled_windows",
     "image_by_image",
     "last_format",
+    "mix_by_convolution",
+    "mixes_by_convolution",
     "offset_blocks",
     "phase_offsets",
     "phase_slices",

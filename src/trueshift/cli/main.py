@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from trueshift import __version__
+from trueshift.memory import keep_memory
 
 
 class Command(NamedTuple):
@@ -54,6 +55,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a check failed, 2 wrong usage or input, 130 interrupted.
     """
+    if argv is None:  # a process of our own
+        keep_memory()
     words = list(sys.argv[1:] if argv is None else argv)
     debug = words[:1] == ["--debug"]
     words = words[1:] if debug else words

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import Slices, Widths, channels_last, phase_offsets
+from trueshift._chunks import by_chunks_twice
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -222,10 +223,16 @@ def filter_and_keep(
     """Filter a map and keep a known phase; where that is quicker, compute only what is kept."""
     if antialias is None:
         return keep_phase(x, phase, stride)
-    if _only_kept(antialias, x, phase):
-        kept: Tensor = antialias.at(x, phase, stride)  # type: ignore[operator]
-        return kept
-    return keep_phase(antialias(x), phase, stride)
+    if not _only_kept(antialias, x, phase):
+        return keep_phase(antialias(x), phase, stride)
+
+    def kept(x: Tensor, phase: int | Tensor = phase) -> Tensor:
+        y: Tensor = antialias.at(x, phase, stride)  # type: ignore[operator]
+        return y
+
+    if isinstance(phase, Tensor) and phase.dtype.is_floating_point:
+        return by_chunks_twice(kept, x, phase)
+    return kept(x)
 
 
 def _only_kept(antialias: nn.Module, x: Tensor, phase: int | Tensor) -> bool:

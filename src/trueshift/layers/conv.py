@@ -19,6 +19,7 @@ from trueshift._validate import (
     check_phase,
     stride_per_axis,
 )
+from trueshift.layers.images import ImageConv, reads_images
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -67,6 +68,10 @@ class _Same:
         hard = not phase.dtype.is_floating_point
         if hard and not only_result():
             phase = F.one_hot(phase, math.prod(steps)).to(x.dtype)
+        if reads_images(x, self.weight, phase, self.dilation):
+            padded = pad(x, self.widths, self.padding_mode)
+            y: Tensor = ImageConv.apply(padded, self.weight, phase, steps, self.groups)
+            return y if self.bias is None else y + self.bias.view(-1, *[1] * len(steps))
         window = phase_window(x, phase, steps, self.widths, self.padding_mode)
         return convolve(window, self.weight, self.bias, steps, 0, self.groups, self.dilation)
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import Slices
-from trueshift._chunks import by_chunks
-from trueshift._eager import needs_whole_batch, only_result
+from trueshift._chunks import by_chunks, by_chunks_twice
+from trueshift._eager import hooked, needs_whole_batch, only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -23,7 +24,7 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import polyphase_down, polyphase_up
-from trueshift.layers.antialias import build_antialias, filter_and_keep
+from trueshift.layers.antialias import Blur, build_antialias, filter_and_keep
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
@@ -151,14 +152,18 @@ class PolyphaseUp(nn.Module):
         check_map("PolyphaseUp", y, name="y")
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
         check_phase("PolyphaseUp", phase, y, math.prod(steps))
-        if needs_whole_batch(self):
-            return self._up(y, phase, steps, output_size)
 
         def up(y: Tensor, phase: Tensor) -> Tensor:
             return self._up(y, phase, steps, output_size)
 
         maps = 1 if self.antialias is None else 3  # placed, with a border, filtered
-        return by_chunks(up, y, phase, per_image=maps * math.prod([*y.shape[1:], *steps]))
+        per_image = maps * math.prod([*y.shape[1:], *steps])
+        if not needs_whole_batch(self):
+            return by_chunks(up, y, phase, per_image=per_image)
+        fixed = self.antialias is None or isinstance(self.antialias, Blur)
+        if torch.is_grad_enabled() and fixed and not any(map(hooked, self.modules())):
+            return by_chunks_twice(up, y, phase, per_image=per_image)
+        return up(y, phase)
 
     def _up(
         self, y: Tensor, phase: Tensor, steps: tuple[int, ...], output_size: Sequence[int] | None

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import channels_last, component_view, offset_blocks
+from trueshift._adjoint import channels_last, offset_blocks
 from trueshift._chunks import by_chunks
+from trueshift._eager import by_hand
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -28,6 +29,7 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
+from trueshift.layers.scoring import ComponentMeans, bordered_components
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
@@ -116,8 +118,14 @@ class ConvSelector(nn.Module):
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)
         check_divisible("ConvSelector", x, steps)
+        bias = self.conv2.bias.mean()  # type: ignore[union-attr]
+        weight = self.conv1.weight
+        if self.training and self.padding_mode == "circular" and by_hand(x, weight):
+            means: Tensor = ComponentMeans.apply(x, weight, self.conv1.bias, steps)
+            return (means * self._tap()).sum(1).flatten(1) + bias
         if self.training or self.padding_mode not in ("circular", "zeros"):
-            terms = self._terms(self._bordered_components(x, steps), (1,) * self.dim)
+            components = bordered_components(x, steps, self.padding_mode)
+            terms = self._terms(components, (1,) * self.dim)
         else:
             widest = max(self.channels, self.conv1.out_channels)
             per_image = widest * math.prod(x.shape[2:])
@@ -125,17 +133,7 @@ class ConvSelector(nn.Module):
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32))
         axes = (1, *range(2 + self.dim, 2 + 2 * self.dim))
         mean = terms.mean(axes) if self.training else order_free_mean(terms, axes)
-        bias = self.conv2.bias.mean()  # type: ignore[union-attr]
         return mean.view(x.shape[0], math.prod(steps)) + bias
-
-    def _bordered_components(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Split into components ``(B * P, C, h + 2, w + 2)`` with borders for the convolution."""
-        widths = ((1, 1),) * self.dim
-        components = component_view(x, stride)  # (B, s, s, C, h, w)
-        if self.padding_mode == "circular":
-            components = pad(components, widths, "circular", last=self.dim > 1)
-            return components.flatten(0, self.dim)
-        return pad(components.flatten(0, self.dim), widths, self.padding_mode)
 
     def _dense_terms(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Convolve all components at once, with taps a stride apart: forward, that is quicker."""
@@ -145,15 +143,22 @@ class ConvSelector(nn.Module):
         """What every pixel adds to the logit of its component, ``(B, 1, *stride, h, w)``."""
         hidden = convolve(bordered, self.conv1.weight, self.conv1.bias, dilation=stride)
         hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
-        taps = self.conv2.weight.mean(0, keepdim=True)  # the mean over output channels
         if self.padding_mode != "circular":
             hidden = pad(hidden, tuple((s, s) for s in stride), self.padding_mode)
-            return offset_blocks(convolve(hidden, taps, dilation=stride), stride)
-        taps = taps.sum(tuple(range(2, 2 + self.dim)), keepdim=True)  # every tap reads every pixel
+            return offset_blocks(convolve(hidden, self._taps(), dilation=stride), stride)
+        tap = self._tap()
         if self.training or channels_last(hidden):
-            return offset_blocks(convolve(hidden, taps), stride)
-        weighted = hidden * taps if hidden.requires_grad else hidden.mul_(taps)
+            return offset_blocks(convolve(hidden, tap), stride)
+        weighted = hidden * tap if hidden.requires_grad else hidden.mul_(tap)
         return offset_blocks(channel_sum(weighted), stride)
+
+    def _taps(self) -> Tensor:
+        """Return the second convolution's weight, the mean over its output channels."""
+        return self.conv2.weight.mean(0, keepdim=True)
+
+    def _tap(self) -> Tensor:
+        """Return the sum of its taps: where the border is circular, each reads every pixel."""
+        return self._taps().sum(tuple(range(2, 2 + self.dim)), keepdim=True)
 
     def extra_repr(self) -> str:
         """Show the rules."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +48,18 @@ def convolve(
         return conv(x, weight, bias, stride, padding, dilation, groups)
     twice = torch.cat([x, x])  # keeps the layout, which an expanded view would not
     return conv(twice, weight, bias, stride, padding, dilation, groups)[:1]
+
+
+def weight_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, ...] | None = None, groups: int = 1
+) -> Tensor:
+    """Return the gradient of a convolution's weight, of which only the shape is read."""
+    dim = x.ndim - 2
+    none, one = [0] * dim, [1] * dim
+    _, found, _ = torch.ops.aten.convolution_backward(
+        grad, x, weight, None, stride or one, none, one, False, none, groups, [False, True, False]
+    )
+    return cast(Tensor, found)
 
 
 def steadily(function: Callable[[Tensor], Tensor], x: Tensor, *, inplace: bool = False) -> Tensor:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -15,15 +13,13 @@ from trueshift._adjoint import (
     circular_windows,
     filled_windows,
     image_by_image,
+    mix_by_convolution,
+    mixes_by_convolution,
     phase_offsets,
     pick,
     window_slices,
 )
-from trueshift.layers.steady import CONV_FUNCTIONS
 from trueshift.padding import pad
-
-# Images of this size are mixed one by one where their channels are last: a layout they then keep.
-_LARGE = 2**17
 
 
 def phase_window(
@@ -58,31 +54,17 @@ def phase_window(
             return filled_windows(x, phase, stride, widths, 0.0)
     windows = padded = pad(x, widths, mode)
     if soft:
-        return _mix_windows(padded, phase.to(x.dtype), stride)
+        return mix_windows(padded, phase.to(x.dtype), stride)
     for axis, step in enumerate(stride, start=2):
         windows = windows.unfold(axis, padded.shape[axis] - step + 1, 1)
     return pick(windows, phase, stride, last=channels_last(padded))  # windows: (B, C, s, s, ...)
 
 
-def _mix_by_convolution(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Mix windows in one pass: the weights of an image's phases are a filter for its channels."""
-    batch, channels = x.shape[:2]
-    kernels = phase.view(batch, 1, 1, *stride).expand(-1, channels, *[-1] * (1 + len(stride)))
-    images = x if batch == 1 else x.reshape(1, batch * channels, *x.shape[2:])
-    conv = CONV_FUNCTIONS[len(stride)]
-    with torch.autocast("cpu", enabled=False):
-        mixed = conv(images, kernels.flatten(0, 1), groups=batch * channels)
-    return mixed.view(batch, channels, *mixed.shape[2:])
-
-
-def _mix_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+def mix_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Sum the windows of ``x`` that begin at every offset of ``stride``, weighted ``(B, P)``."""
+    if mixes_by_convolution(x):
+        return mix_by_convolution(x, phase, stride, (1,) * len(stride))
     if not torch.compiler.is_compiling():
-        if x.device.type == "cpu" and x.dtype == torch.float32 and x.numel():
-            if not channels_last(x):
-                return _mix_by_convolution(x, phase, stride)
-            if math.prod(x.shape[1:]) >= _LARGE:
-                pairs = zip(x.split(1), phase.split(1), strict=True)
-                return torch.cat([_mix_by_convolution(*pair, stride) for pair in pairs])
         mixed: Tensor = SoftWindow.apply(x, phase, stride)
         return mixed
     weights = phase.t().reshape(*reversed(phase.shape), *[1] * (x.ndim - 1))  # (P, B, 1, ...)
