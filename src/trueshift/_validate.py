@@ -162,10 +162,9 @@ def check_module(who: str, what: str, module: object) -> None:
 
 
 def check_output_size(
-    who: str, output_size: Sequence[int], u: Tensor, stride: tuple[int, ...]
+    who: str, output_size: Sequence[int], full: tuple[int, ...], stride: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Raise unless ``u`` may be cropped to ``output_size``: by less than a stride per axis."""
-    full = tuple(u.shape[2:])
+    """Raise unless ``full`` may be cropped to ``output_size``: by less than a stride per axis."""
     if not isinstance(output_size, Sequence):
         raise TypeError(
             f"{who}: output_size must be one integer per axis, got {output_size!r}."

@@ -25,6 +25,7 @@ from trueshift._validate import (
 )
 from trueshift.functional import polyphase_down, polyphase_up
 from trueshift.layers.antialias import Blur, build_antialias, filter_and_keep
+from trueshift.layers.between import fill_between
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
@@ -168,14 +169,20 @@ class PolyphaseUp(nn.Module):
     def _up(
         self, y: Tensor, phase: Tensor, steps: tuple[int, ...], output_size: Sequence[int] | None
     ) -> Tensor:
-        u = polyphase_up(y, phase, steps)
+        whole = tuple(size * step for size, step in zip(y.shape[2:], steps, strict=True))
+        size = None
         if output_size is not None:
-            size = check_output_size("PolyphaseUp", output_size, u, steps)
+            size = check_output_size("PolyphaseUp", output_size, whole, steps)
+        blur = self.antialias
+        if isinstance(blur, Blur) and _is_linear(blur, y, phase, steps) and size in (None, whole):
+            return fill_between(y, phase, blur.padding_mode)
+        u = polyphase_up(y, phase, steps)
+        if size is not None:
             kept: Slices = (..., *(slice(0, wanted) for wanted in size))
             u = u[kept]
-        if self.antialias is None:
+        if blur is None:
             return u
-        filtered: Tensor = self.antialias(u)
+        filtered: Tensor = blur(u)
         scale = float(math.prod(steps))
         return filtered.mul_(scale) if only_result() else filtered * scale
 
@@ -304,6 +311,15 @@ def LPU(
     """
     blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
     return PolyphaseUp(stride, blur)
+
+
+def _is_linear(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
+    """Whether placing and filtering gives only means of neighbours."""
+    if not only_result() or y.device.type != "cpu" or hooked(blur):
+        return False
+    linear = set(steps) == {2} and blur.size == 3 and not phase.dtype.is_floating_point
+    fits = (blur.channels, blur.dim) == (y.shape[1], len(steps))
+    return linear and fits and blur.padding_mode in ("circular", "zeros")
 
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:
