@@ -130,14 +130,17 @@ def test_hooks_see_the_whole_batch_in_training(monkeypatch):
 def test_up_sampling_keeps_only_its_input_in_training(monkeypatch, soft):
     up = LPU(3, antialias="tri3").train()
     y = torch.randn(4, 3, 4, 6, requires_grad=True)
-    phase = torch.randn(4, 4).softmax(1) if soft else torch.arange(4)
+    phase = torch.randn(4, 4).softmax(1).requires_grad_() if soft else torch.arange(4)
+    sources = (y, phase) if soft else (y,)
     whole = up(y, phase)
     weights = torch.randn_like(whole)
-    (expected,) = torch.autograd.grad(whole, y, weights)
+    expected = torch.autograd.grad(whole, sources, weights)
     monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 3 * 3 * 8 * 12)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         found = up(y, phase)
     assert max([t.numel() for t in kept], default=0) <= y.numel()
     torch.testing.assert_close(found, whole)
-    torch.testing.assert_close(torch.autograd.grad(found, y, weights)[0], expected)
+    for one, other in zip(torch.autograd.grad(found, sources, weights), expected, strict=True):
+        torch.testing.assert_close(one, other)
+    assert torch.func.grad(lambda y: (up(y, phase) * weights).sum())(y).shape == y.shape

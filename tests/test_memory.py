@@ -1,5 +1,6 @@
 """Freed memory stays with the process that asked for it."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -26,7 +27,9 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 
 def run(what, **env):
     command = [sys.executable, "-c", FAULTS, what]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    ours = {name: value for name, value in os.environ.items() if "MALLOC" not in name}
+    ours.pop("GLIBC_TUNABLES", None)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=ours | env)
     kept, faults = done.stdout.split()
     return kept, int(faults)
 
@@ -45,7 +48,7 @@ def test_a_freed_map_is_used_again_without_page_faults():
 def test_what_the_user_set_stays(name, value):
     kept, faults = run("kept", **{name: value})
     assert kept == "False"
-    assert faults > 1000
+    assert faults > run("system")[1] // 2
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch):

@@ -51,7 +51,7 @@ def by_chunks_twice(
     """
     first = maps[0]
     per_image = math.prod(first.shape[1:]) if per_image is None else per_image
-    if torch.compiler.is_compiling() or not _is_large(first, per_image):
+    if not (_may_checkpoint() and _is_large(first, per_image)):
         return fn(*maps)
     parts = [
         checkpoint(fn, *chunk, use_reentrant=False, preserve_rng_state=False)
@@ -64,6 +64,11 @@ def chunks(*maps: Tensor, per_image: int) -> Iterator[tuple[Tensor, ...]]:
     """Yield a few images of every map at a time; arguments as for :func:`by_chunks`."""
     size = max(1, _CHUNK_ELEMENTS // per_image)
     yield from zip(*(m.split(size) for m in maps), strict=True)
+
+
+def _may_checkpoint() -> bool:
+    hooks = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
+    return hooks and not torch.compiler.is_compiling()  # torch.func takes no such hooks
 
 
 def _is_large(x: Tensor, per_image: int) -> bool:

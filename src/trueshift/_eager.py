@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 # From this number of images on, faster operations outweigh weights that must be rearranged.
 _MANY = 4
-_PRECISE = (torch.float32, torch.float64)
+PRECISE = (torch.float32, torch.float64)
 
 
 def only_result() -> bool:
@@ -19,14 +19,15 @@ def by_hand(x: Tensor, *others: Tensor) -> bool:
     """Whether a backward pass written by hand for CPUs may be used: for tensors of one dtype."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
-    usual = x.device.type == "cpu" and x.dtype in _PRECISE and x.numel() > 0
+    usual = x.device.type == "cpu" and x.dtype in PRECISE and x.numel() > 0
     alike = all(other.dtype == x.dtype for other in others)
     return usual and alike and not torch.is_autocast_enabled("cpu")
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether hooks look at what a module takes or returns."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+    """Whether hooks look at what a module takes or returns, or at their gradients."""
+    forward = module._forward_hooks or module._forward_pre_hooks
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)
 
 
 def needs_whole_batch(*modules: nn.Module) -> bool:

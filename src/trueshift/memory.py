@@ -6,8 +6,7 @@ import ctypes
 import os
 import platform
 
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # names of malloc.h
-_NEVER, _LARGEST = -1, 2**31 - 1
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # names of malloc.h
 _SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_MMAP_MAX_")
 
 
@@ -27,8 +26,7 @@ def keep_memory() -> bool:
     if platform.libc_ver()[0] != "glibc" or _is_set_by_user():
         return False
     libc = ctypes.CDLL(None)
-    kept = libc.mallopt(_MMAP_THRESHOLD, _LARGEST) and libc.mallopt(_TRIM_THRESHOLD, _NEVER)
-    return bool(kept)
+    return bool(libc.mallopt(_MMAP_MAX, 0) and libc.mallopt(_TRIM_THRESHOLD, -1))
 
 
 def _is_set_by_user() -> bool:

@@ -14,6 +14,7 @@ from trueshift.layers.resample import LPU
 @pytest.mark.parametrize("sizes", [(5,), (3, 4), (1, 1), (2, 3, 2)])
 @pytest.mark.parametrize("last", [False, True])
 def test_it_is_placing_and_filtering(monkeypatch, mode, sizes, last):
+    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
     dim = len(sizes)
     phase = torch.arange(2**dim)
     y = torch.randn(2**dim, 3, *sizes)
@@ -41,11 +42,14 @@ def test_shifts_of_the_fine_grid_are_exact(dtype):
 
 
 def test_a_cropped_map_and_hooks_take_the_plain_way(monkeypatch):
+    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
     monkeypatch.setattr(resample, "fill_between", None)
     up = LPU(3, antialias="tri3", padding_mode="zeros").eval()
     y, phase = torch.randn(1, 3, 4, 4), torch.tensor([1])
     with torch.inference_mode():
         assert up(y, phase, output_size=(7, 8)).shape == (1, 3, 7, 8)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert up(y, phase).dtype == torch.bfloat16
         seen = []
         up.antialias.register_forward_hook(lambda *args: seen.append(1))
         up(y, phase)

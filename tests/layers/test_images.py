@@ -31,6 +31,7 @@ def test_gradients_are_those_of_mixed_windows(shape, stride, kernel, groups, mod
     conv, x, logits = build(shape, stride, kernel, groups, mode)
     phase = logits.softmax(1)
     y = conv.at(x, phase, stride)
+    assert reads_images(x, conv.weight, phase, conv.dilation)
     assert not reads_images(x, conv.weight, phase.detach(), conv.dilation)
     plain = torch.nn.functional.__dict__[f"conv{len(stride)}d"](
         phase_window(x, phase, stride, conv.widths, mode),

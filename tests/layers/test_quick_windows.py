@@ -75,6 +75,14 @@ def test_windows_are_mixed_by_a_convolution(monkeypatch, shape, stride, last):
             torch.testing.assert_close(one, other)
 
 
+def test_weights_of_phases_may_lie_in_any_order():
+    phase = torch.randn(4, 2).softmax(0).t()
+    x = torch.randn(2, 3, 4, 6)
+    torch.testing.assert_close(
+        polyphase_down(x, phase, 2), polyphase_down(x, phase.contiguous(), 2)
+    )
+
+
 def test_a_fixed_filter_may_see_mixed_windows(monkeypatch):
     blur, phase = Blur(3, 3), torch.randn(2, 4).softmax(1)
     x = torch.randn(2, 3, 8, 6)

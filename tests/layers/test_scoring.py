@@ -26,7 +26,11 @@ def test_logits_and_gradients_are_those_of_the_components(monkeypatch, shape, st
         x = x.contiguous(memory_format=torch.channels_last)
     x.requires_grad_()
     monkeypatch.setattr(_chunks, "_CHUNK_ELEMENTS", 2 * 5 * x[0, 0].numel())
-    found = selector(x, stride)
+    found, calls = selector(x, stride), []
+    apply = ComponentMeans.apply
+    monkeypatch.setattr(ComponentMeans, "apply", lambda *args: calls.append(1) or apply(*args))
+    torch.testing.assert_close(selector(x, stride), found)
+    assert calls
     monkeypatch.setattr(selectors, "by_hand", lambda *tensors: False)
     expected = selector(x, stride)
     torch.testing.assert_close(found, expected)
@@ -43,7 +47,7 @@ def test_second_derivatives():
     x = torch.randn(2, 2, 4, 6, dtype=torch.float64, requires_grad=True)
 
     def means(*tensors):
-        return ComponentMeans.apply(*tensors, (2, 2))
+        return ComponentMeans.apply(*tensors, (2, 2))[0]
 
     inputs = (x, conv.weight.detach().requires_grad_(), conv.bias.detach().requires_grad_())
     assert torch.autograd.gradcheck(means, inputs)
@@ -58,3 +62,17 @@ def test_little_is_kept_for_the_backward_pass():
         selector(x)
     others = {t.data_ptr(): t.nbytes for t in kept if t.data_ptr() != x.data_ptr()}
     assert sum(others.values()) < x.nbytes / 16
+
+
+def test_functional_gradients_are_the_same():
+    selector = ConvSelector(3, 4).train()
+    x = torch.randn(2, 3, 4, 6)
+    parameters = dict(selector.named_parameters())
+
+    def score(parameters):
+        return torch.func.functional_call(selector, parameters, (x,))[:, 0].sum()
+
+    found = torch.func.grad(score)(parameters)
+    score(parameters).backward()
+    for name, parameter in parameters.items():
+        torch.testing.assert_close(found[name], parameter.grad)

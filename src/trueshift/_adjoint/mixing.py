@@ -37,19 +37,10 @@ def mix_by_convolution(
 def _mix(x: Tensor, phase: Tensor, stride: tuple[int, ...], step: tuple[int, ...]) -> Tensor:
     batch, channels = x.shape[:2]
     dim = len(stride)
-    kernels = phase.view(batch, 1, 1, *stride).expand(-1, channels, *[-1] * (1 + dim))
+    kernels = phase.reshape(batch, 1, 1, *stride).expand(-1, channels, *[-1] * (1 + dim))
     images = x if batch == 1 else x.reshape(1, batch * channels, *x.shape[2:])
     none, one = [0] * dim, [1] * dim
     with torch.autocast("cpu", enabled=False):
-        mixed = torch.convolution(
-            images,
-            kernels.flatten(0, 1),
-            None,
-            step,
-            none,
-            one,
-            False,
-            none,
-            batch * channels,
-        )
+        filters, groups = kernels.flatten(0, 1), batch * channels
+        mixed = torch.convolution(images, filters, None, step, none, one, False, none, groups)
     return mixed.view(batch, channels, *mixed.shape[2:])

@@ -230,8 +230,8 @@ def filter_and_keep(
         y: Tensor = antialias.at(x, phase, stride)  # type: ignore[operator]
         return y
 
-    if isinstance(phase, Tensor) and phase.dtype.is_floating_point:
-        return by_chunks_twice(kept, x, phase)
+    if isinstance(phase, Tensor) and phase.dtype.is_floating_point and x.shape[0] > 1:
+        return by_chunks_twice(kept, x, phase)  # a single image may be a part already
     return kept(x)
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift._eager import hooked, is_batch, only_result
+from trueshift._eager import PRECISE, hooked, is_batch, only_result
 
-_PRECISE = (torch.float32, torch.float64)
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
 
@@ -60,7 +59,7 @@ def fold(
     if not isinstance(norm, BatchNorm) or not is_batch(x) or not _may_overwrite(norm, x, conv):
         return None
     mean, variance = norm.running_mean, norm.running_var
-    precise = weight.dtype in _PRECISE and not torch.is_autocast_enabled(x.device.type)
+    precise = weight.dtype in PRECISE and not torch.is_autocast_enabled(x.device.type)
     if mean is None or variance is None or not precise:
         return None
     scale = (variance + norm.eps).rsqrt()

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices
+from trueshift._adjoint import Slices, image_by_image
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import hooked, needs_whole_batch, only_result
+from trueshift._eager import PRECISE, hooked, needs_whole_batch, only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -30,6 +30,9 @@ from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
 SELECT_ON = ("filtered", "unfiltered")
+
+# From this size of an image on, filling it value by value is quicker than a filter for the batch.
+_FILL_ELEMENTS = 2**13
 
 
 class PolyphaseDown(nn.Module):
@@ -161,8 +164,8 @@ class PolyphaseUp(nn.Module):
         per_image = maps * math.prod([*y.shape[1:], *steps])
         if not needs_whole_batch(self):
             return by_chunks(up, y, phase, per_image=per_image)
-        fixed = self.antialias is None or isinstance(self.antialias, Blur)
-        if torch.is_grad_enabled() and fixed and not any(map(hooked, self.modules())):
+        fixed = isinstance(self.antialias, Blur) and not any(map(hooked, self.modules()))
+        if torch.is_grad_enabled() and fixed:
             return by_chunks_twice(up, y, phase, per_image=per_image)
         return up(y, phase)
 
@@ -315,11 +318,12 @@ def LPU(
 
 def _is_linear(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
     """Whether placing and filtering gives only means of neighbours."""
-    if not only_result() or y.device.type != "cpu" or hooked(blur):
+    if not only_result() or hooked(blur) or not image_by_image(y, _FILL_ELEMENTS):
         return False
+    precise = y.dtype in PRECISE and not torch.is_autocast_enabled("cpu")
     linear = set(steps) == {2} and blur.size == 3 and not phase.dtype.is_floating_point
     fits = (blur.channels, blur.dim) == (y.shape[1], len(steps))
-    return linear and fits and blur.padding_mode in ("circular", "zeros")
+    return precise and linear and fits and blur.padding_mode in ("circular", "zeros")
 
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:

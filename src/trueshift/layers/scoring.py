@@ -19,39 +19,52 @@ class ComponentMeans(Function):
     """The mean over space of ``relu(conv(component))``, for every component; circular borders.
 
     Forward, all components are convolved at once, with taps a stride apart. Kept for the backward
-    pass are the map itself and where the ReLU was positive; so the gradient of the map is one such
-    convolution too, of what is constant but for zeros.
+    pass are the map itself and where the ReLU was positive. The gradient of the map is one such
+    convolution too, of a map that is constant per component there and zero elsewhere.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]
-    ) -> Tensor:
+        x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]
+    ) -> tuple[Tensor, Tensor]:
         means, positive = [], []
         axes = tuple(range(-len(stride), 0))
-        for (part,) in chunks(x, per_image=_per_image(x, weight)):
+        for (part,) in chunks(x, per_image=per_image(x, weight)):
             hidden = _convolve(part, weight, stride, bias)
             positive.append(hidden > 0)
             means.append(offset_blocks(hidden.relu_(), stride).mean(axes))
-        ctx.save_for_backward(x, weight, torch.cat(positive))
-        ctx.stride = stride
-        return torch.cat(means)  # (B, hidden, *stride)
+        return torch.cat(means), torch.cat(positive)  # (B, hidden, *stride), (B, hidden, *spatial)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        x, weight, _, ctx.stride = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, weight, output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, _: Tensor | None) -> tuple[Tensor | None, ...]:
+        if grad is None:
+            return None, None, None, None
         x, weight, positive = ctx.saved_tensors
         stride, axes = ctx.stride, tuple(range(2, x.ndim))
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
         counts = [size // step for size, step in zip(x.shape[2:], stride, strict=True)]
-        above = (grad / math.prod(counts)).repeat(1, 1, *counts) * positive
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = _convolve(above, weight.flip(axes).transpose(0, 1), stride)
-        of_weight = torch.zeros_like(weight)
-        for part, over in chunks(x, above, per_image=_per_image(x, weight)):
-            components = bordered_components(part, stride, "circular")
-            over = component_view(over, stride).flatten(0, len(stride))
-            of_weight = of_weight + weight_gradient(over, components, weight)
-        return of_x, of_weight, above.sum((0, *axes)), None
+        with torch.autocast("cpu", enabled=False):
+            above = positive * (grad / math.prod(counts)).repeat(1, 1, *counts)
+            flipped = weight.flip(axes).transpose(0, 1)
+            of_x = _convolve(above, flipped, stride) if need_x else None
+            of_weight = _of_weight(x, above, weight, stride) if need_weight else None
+            return of_x, of_weight, above.sum((0, *axes)) if need_bias else None, None
+
+
+def _of_weight(x: Tensor, above: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
+    total = torch.zeros_like(weight)
+    for part, over in chunks(x, above, per_image=per_image(x, weight)):
+        components = bordered_components(part, stride, "circular")
+        over = component_view(over, stride).flatten(0, len(stride))
+        total = total + weight_gradient(over, components, weight)
+    return total
 
 
 def bordered_components(x: Tensor, stride: tuple[int, ...], mode: str) -> Tensor:
@@ -71,5 +84,6 @@ def _convolve(
     return CONV_FUNCTIONS[len(stride)](wide, weight, bias, dilation=stride)
 
 
-def _per_image(x: Tensor, weight: Tensor) -> int:
+def per_image(x: Tensor, weight: Tensor) -> int:
+    """Return how many values the larger of a convolution's maps has per image."""
     return max(weight.shape[:2]) * math.prod(x.shape[2:])

@@ -29,7 +29,7 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
-from trueshift.layers.scoring import ComponentMeans, bordered_components
+from trueshift.layers.scoring import ComponentMeans, bordered_components, per_image
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
@@ -121,15 +121,14 @@ class ConvSelector(nn.Module):
         bias = self.conv2.bias.mean()  # type: ignore[union-attr]
         weight = self.conv1.weight
         if self.training and self.padding_mode == "circular" and by_hand(x, weight):
-            means: Tensor = ComponentMeans.apply(x, weight, self.conv1.bias, steps)
+            means, _ = ComponentMeans.apply(x, weight, self.conv1.bias, steps)
             return (means * self._tap()).sum(1).flatten(1) + bias
         if self.training or self.padding_mode not in ("circular", "zeros"):
             components = bordered_components(x, steps, self.padding_mode)
             terms = self._terms(components, (1,) * self.dim)
         else:
-            widest = max(self.channels, self.conv1.out_channels)
-            per_image = widest * math.prod(x.shape[2:])
-            terms = by_chunks(lambda part: self._dense_terms(part, steps), x, per_image=per_image)
+            size = per_image(x, weight)
+            terms = by_chunks(lambda part: self._dense_terms(part, steps), x, per_image=size)
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32))
         axes = (1, *range(2 + self.dim, 2 + 2 * self.dim))
         mean = terms.mean(axes) if self.training else order_free_mean(terms, axes)

@@ -53,7 +53,7 @@ def convolve(
 def weight_gradient(
     grad: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, ...] | None = None, groups: int = 1
 ) -> Tensor:
-    """Return the gradient of a convolution's weight, of which only the shape is read."""
+    """Return the gradient of a convolution's weight; the values of the weight are not read."""
     dim = x.ndim - 2
     none, one = [0] * dim, [1] * dim
     _, found, _ = torch.ops.aten.convolution_backward(
