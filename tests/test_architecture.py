@@ -16,8 +16,9 @@ LEVELS = [
     {"models", "convert", "data", "metrics"},
     {"layers"},
     {"functional", "shifts", "padding", "ties"},
-    {"_adjoint", "_chunks"},
-    {"_eager", "_files", "_torchvision", "_validate"},
+    {"_adjoint"},
+    {"_chunks"},
+    {"_eager", "_files", "_torchvision", "_validate", "memory"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = {
