@@ -67,8 +67,10 @@ def chunks(*maps: Tensor, per_image: int) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _may_checkpoint() -> bool:
+    if torch.compiler.is_compiling():
+        return False
     hooks = torch._C._autograd._saved_tensors_hooks_is_enabled()  # type: ignore[attr-defined]
-    return hooks and not torch.compiler.is_compiling()  # torch.func takes no such hooks
+    return bool(hooks)  # torch.func takes none
 
 
 def _is_large(x: Tensor, per_image: int) -> bool:
