@@ -56,3 +56,11 @@ def test_a_cropped_map_and_hooks_take_the_plain_way(monkeypatch):
     assert seen
     with pytest.raises(ValueError, match="channels"), torch.inference_mode():
         LPU(2, antialias="tri3").eval()(y, phase)
+
+
+def test_half_precision_does_not_overflow_between_large_values(monkeypatch):
+    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
+    y = torch.full((1, 3, 4, 4), 40000.0, dtype=torch.float16)
+    with torch.inference_mode():
+        up = LPU(3, antialias="tri3").eval()(y, torch.tensor([1]))
+    assert torch.equal(up, torch.full((1, 3, 8, 8), 40000.0, dtype=torch.float16))

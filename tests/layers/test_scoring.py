@@ -76,3 +76,27 @@ def test_functional_gradients_are_the_same():
     score(parameters).backward()
     for name, parameter in parameters.items():
         torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_frozen_selectors_still_pass_a_gradient_on():
+    selector = ConvSelector(3, 4).train()
+    x = torch.randn(2, 3, 4, 6, requires_grad=True)
+    selector(x)[:, 0].sum().backward()
+    expected, x.grad = x.grad, None
+    frozen = ConvSelector(3, 4).train().requires_grad_(False)
+    frozen.load_state_dict(selector.state_dict())
+    frozen(x)[:, 0].sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    assert frozen.conv1.weight.grad is None
+
+
+def test_going_back_within_autocast_keeps_full_precision():
+    selector = ConvSelector(3, 4).train()
+    x = torch.randn(2, 3, 4, 6, requires_grad=True)
+    sources = (x, selector.conv1.weight)
+    expected = torch.autograd.grad(selector(x)[:, 0].sum(), sources)
+    logits = selector(x)[:, 0].sum()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = torch.autograd.grad(logits, sources)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
