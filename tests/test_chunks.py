@@ -99,8 +99,9 @@ def test_parts_are_made_again_for_the_backward_pass(monkeypatch):
 @pytest.mark.parametrize("spec", [Sampling("stride", "tri3"), Sampling("lps", "tri3", hidden=4)])
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_network_learns_the_same_in_chunks(monkeypatch, spec, autocast):
-    model = resnet(spec.replace(select="input"), (1, 1), (8, 16), num_classes=3)
-    x = torch.randn(5, 3, 32, 32)
+    dtype = torch.float32 if autocast else torch.float64  # selectors' gradients nearly cancel
+    model = resnet(spec.replace(select="input"), (1, 1), (8, 16), num_classes=3).to(dtype)
+    x = torch.randn(5, 3, 32, 32, dtype=dtype)
 
     def gradients():
         torch.manual_seed(1)
@@ -108,13 +109,16 @@ def test_a_network_learns_the_same_in_chunks(monkeypatch, spec, autocast):
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             loss = model(x).float().square().sum()
         loss.backward()
-        return [parameter.grad.clone() for parameter in model.parameters()]
+        return {name: p.grad.clone() for name, p in model.named_parameters()}
 
     whole = gradients()
     monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * 8 * 16 * 16)
-    for one, other in zip(gradients(), whole, strict=True):
-        scale = max(other.abs().max().item(), 1e-2)  # a bias of all logits has gradient 0
-        torch.testing.assert_close(one, other, rtol=0, atol=(2e-2 if autocast else 1e-5) * scale)
+    for name, found in gradients().items():
+        scale = whole[name].abs().max().item()
+        if name.endswith("selector.conv2.bias"):  # the same for all logits: only rounding is left
+            scale = whole[name.replace("bias", "weight")].abs().max().item()
+        atol = (2e-2 if autocast else 1e-5) * scale
+        torch.testing.assert_close(found, whole[name], rtol=0, atol=atol)
 
 
 def test_hooks_see_the_whole_batch_in_training(monkeypatch):

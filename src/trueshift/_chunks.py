@@ -26,9 +26,8 @@ def by_chunks(fn: Callable[..., Maps], *maps: Tensor, per_image: int | None = No
         maps: Tensors that begin with the batch axis.
         per_image: Elements that ``fn`` makes of an image; ``None`` counts those of the first map.
     """
-    first = maps[0]
-    per_image = math.prod(first.shape[1:]) if per_image is None else per_image
-    if not only_result() or not _is_large(first, per_image):
+    per_image = _counted(maps[0], per_image)
+    if not only_result() or not _is_large(maps[0], per_image):
         return fn(*maps)
     parts = [fn(*chunk) for chunk in chunks(*maps, per_image=per_image)]
     if isinstance(parts[0], Tensor):
@@ -49,9 +48,8 @@ def by_chunks_twice(
         maps: As for :func:`by_chunks`.
         per_image: As for :func:`by_chunks`.
     """
-    first = maps[0]
-    per_image = math.prod(first.shape[1:]) if per_image is None else per_image
-    if not (_may_checkpoint() and _is_large(first, per_image)):
+    per_image = _counted(maps[0], per_image)
+    if not (_may_checkpoint() and _is_large(maps[0], per_image)):
         return fn(*maps)
     parts = [
         checkpoint(fn, *chunk, use_reentrant=False, preserve_rng_state=False)
@@ -64,6 +62,10 @@ def chunks(*maps: Tensor, per_image: int) -> Iterator[tuple[Tensor, ...]]:
     """Yield a few images of every map at a time; arguments as for :func:`by_chunks`."""
     size = max(1, _CHUNK_ELEMENTS // per_image)
     yield from zip(*(m.split(size) for m in maps), strict=True)
+
+
+def _counted(x: Tensor, per_image: int | None) -> int:
+    return math.prod(x.shape[1:]) if per_image is None else per_image
 
 
 def _may_checkpoint() -> bool:

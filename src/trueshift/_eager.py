@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 # From this number of images on, faster operations outweigh weights that must be rearranged.
 _MANY = 4
-PRECISE = (torch.float32, torch.float64)
+_PRECISE = (torch.float32, torch.float64)
 
 
 def only_result() -> bool:
@@ -19,15 +19,24 @@ def by_hand(x: Tensor, *others: Tensor) -> bool:
     """Whether a backward pass written by hand for CPUs may be used: for tensors of one dtype."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
-    usual = x.device.type == "cpu" and x.dtype in PRECISE and x.numel() > 0
-    alike = all(other.dtype == x.dtype for other in others)
-    return usual and alike and not torch.is_autocast_enabled("cpu")
+    usual = x.device.type == "cpu" and in_full_precision(x) and x.numel() > 0
+    return usual and all(other.dtype == x.dtype for other in others)
+
+
+def in_full_precision(x: Tensor) -> bool:
+    """Whether what is computed of a tensor is computed in float32 or float64."""
+    return x.dtype in _PRECISE and not torch.is_autocast_enabled(x.device.type)
 
 
 def hooked(module: nn.Module) -> bool:
     """Whether hooks look at what a module takes or returns, or at their gradients."""
     forward = module._forward_hooks or module._forward_pre_hooks
     return bool(forward or module._backward_hooks or module._backward_pre_hooks)
+
+
+def watched(module: nn.Module) -> bool:
+    """Whether a module or a part of it is hooked."""
+    return any(map(hooked, module.modules()))
 
 
 def needs_whole_batch(*modules: nn.Module) -> bool:

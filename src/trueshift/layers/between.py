@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from trueshift._adjoint import Slices, component_view, empty_map, phase_offsets
+from trueshift._adjoint import Slices, component_view, empty_map
 from trueshift.padding import pad
 
 
@@ -30,12 +30,12 @@ def fill_between(y: Tensor, phase: Tensor, mode: str) -> Tensor:
         tensor([[[1., 2., 3., 2.]]])
     """
     dim = y.ndim - 2
-    stride = (2,) * dim
     means = _means(pad(y, ((1, 1),) * dim, mode))
     out = empty_map(y, [2 * size for size in y.shape[2:]])
-    components = component_view(out, stride)  # (B, 2, 2, C, h, w)
+    components = component_view(out, (2,) * dim)  # (B, 2, 2, C, h, w)
+    places = list(itertools.product((0, 1), repeat=dim))
     for image, (parts, place) in enumerate(zip(components, phase.tolist(), strict=True)):
-        offsets = phase_offsets(place, stride)
+        offsets = places[place]
         for between, source in means.items():
             there = tuple(o ^ b for o, b in zip(offsets, between, strict=True))
             starts = [1 - (o & b) for o, b in zip(offsets, between, strict=True)]

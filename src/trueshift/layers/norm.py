@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift._eager import PRECISE, hooked, is_batch, only_result
+from trueshift._eager import hooked, in_full_precision, is_batch, only_result
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 
@@ -59,8 +59,7 @@ def fold(
     if not isinstance(norm, BatchNorm) or not is_batch(x) or not _may_overwrite(norm, x, conv):
         return None
     mean, variance = norm.running_mean, norm.running_var
-    precise = weight.dtype in PRECISE and not torch.is_autocast_enabled(x.device.type)
-    if mean is None or variance is None or not precise:
+    if mean is None or variance is None or not in_full_precision(weight):
         return None
     scale = (variance + norm.eps).rsqrt()
     scale = scale if norm.weight is None else scale * norm.weight

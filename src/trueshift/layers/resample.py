@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trueshift._adjoint import Slices, image_by_image
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import PRECISE, hooked, needs_whole_batch, only_result
+from trueshift._eager import hooked, in_full_precision, needs_whole_batch, only_result, watched
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -164,7 +164,7 @@ class PolyphaseUp(nn.Module):
         per_image = maps * math.prod([*y.shape[1:], *steps])
         if not needs_whole_batch(self):
             return by_chunks(up, y, phase, per_image=per_image)
-        fixed = isinstance(self.antialias, Blur) and not any(map(hooked, self.modules()))
+        fixed = isinstance(self.antialias, Blur) and not watched(self)
         if torch.is_grad_enabled() and fixed:
             return by_chunks_twice(up, y, phase, per_image=per_image)
         return up(y, phase)
@@ -320,10 +320,9 @@ def _is_linear(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> 
     """Whether placing and filtering gives only means of neighbours."""
     if not only_result() or hooked(blur) or not image_by_image(y, _FILL_ELEMENTS):
         return False
-    precise = y.dtype in PRECISE and not torch.is_autocast_enabled("cpu")
     linear = set(steps) == {2} and blur.size == 3 and not phase.dtype.is_floating_point
     fits = (blur.channels, blur.dim) == (y.shape[1], len(steps))
-    return precise and linear and fits and blur.padding_mode in ("circular", "zeros")
+    return in_full_precision(y) and linear and fits and blur.padding_mode in ("circular", "zeros")
 
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:

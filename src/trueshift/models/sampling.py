@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import hooked, needs_whole_batch, only_result
+from trueshift._eager import needs_whole_batch, only_result, watched
 from trueshift.layers.antialias import Blur
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
@@ -91,7 +91,7 @@ def max_and_sample(
 
 def _is_known(down: PolyphaseDown, phase: Tensor | None) -> bool:
     """Whether a layer keeps a phase that is known before, with a fixed filter or none."""
-    if any(hooked(part) for part in down.modules()):
+    if watched(down):
         return False
     plain = isinstance(down.selector, FixedSelector) and down.selector.index == 0
     fixed = down.antialias is None or isinstance(down.antialias, Blur)
