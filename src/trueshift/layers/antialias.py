@@ -74,7 +74,7 @@ class Blur(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
-        return self._convolve(pad(x, self._widths, self.padding_mode))
+        return self.without_border(pad(x, self.widths, self.padding_mode))
 
     def at(self, x: Tensor, phase: int | Tensor, stride: Stride) -> Tensor:
         """Return the filtered map where ``phase`` keeps it: one strided convolution."""
@@ -82,11 +82,15 @@ class Blur(nn.Module):
         steps = _steps("Blur", x, phase, stride)
         zeros = self.padding_mode == "zeros" and min(steps) > 1
         if zeros and isinstance(phase, int) and phase == 0:  # no copy for a border
-            return self._convolve(x, stride=steps, padding=(self.size - 1) // 2)
-        window = phase_window(x, phase, steps, self._widths, self.padding_mode)
-        return self._convolve(window, stride=steps)
+            return self._convolve(x, steps, padding=(self.size - 1) // 2)
+        window = phase_window(x, phase, steps, self.widths, self.padding_mode)
+        return self.without_border(window, steps)
 
-    def _convolve(self, x: Tensor, stride: int | tuple[int, ...] = 1, padding: int = 0) -> Tensor:
+    def without_border(self, x: Tensor, stride: int | tuple[int, ...] = 1) -> Tensor:
+        """Filter a map that brings its border of :attr:`widths` along."""
+        return self._convolve(x, stride)
+
+    def _convolve(self, x: Tensor, stride: int | tuple[int, ...], padding: int = 0) -> Tensor:
         kernel, groups = self.kernel.to(x.dtype), self.channels
         return convolve(x, kernel, None, stride, padding, groups)
 
@@ -95,7 +99,8 @@ class Blur(nn.Module):
         check_channels("Blur", x, self.channels)
 
     @property
-    def _widths(self) -> Widths:
+    def widths(self) -> Widths:
+        """How far the filter reaches before and after a pixel, per axis."""
         return ((((self.size - 1) // 2), self.size // 2),) * self.dim
 
     def extra_repr(self) -> str:

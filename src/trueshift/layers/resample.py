@@ -96,11 +96,19 @@ class PolyphaseDown(nn.Module):
             y = filter_and_keep(self.antialias, x, known, steps)
         return (y, phase) if return_phase else y
 
-    def choose(self, x: Tensor) -> Tensor:
-        """Return the phase that the selector chooses for ``x``, a map of any channels it takes."""
+    def choose(self, x: Tensor, witness: Tensor | None = None) -> Tensor:
+        """Return the phase that the selector chooses for ``x``, a map of any channels it takes.
+
+        Args:
+            x: The map that the selector looks at.
+            witness: The map that will be sampled, if that is another one; it then breaks the ties
+                of a learned selector.
+        """
         check_map("PolyphaseDown", x)
         steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        return self._choose(self.fit(x), steps)
+        if witness is None:
+            return self._choose(self.fit(x), steps)
+        return self._choose(self.fit(x), steps, witness=self.fit(witness))
 
     def fit(self, x: Tensor) -> Tensor:
         """Check that the stride divides the size of ``x``, or extend it where borders allow."""
@@ -117,13 +125,13 @@ class PolyphaseDown(nn.Module):
             return False
         return not isinstance(self.selector, FixedSelector)
 
-    def _choose(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+    def _choose(self, x: Tensor, steps: tuple[int, ...], **options: Tensor) -> Tensor:
         if self.selector is None:
             raise ValueError(
                 "PolyphaseDown: built with selector=None, so it follows another branch. Pass"
                 " phase=..., the second result of the other branch's layer with return_phase=True."
             )
-        phase: Tensor = self.selector.choose(x, steps)  # type: ignore[operator]
+        phase: Tensor = self.selector.choose(x, steps, **options)  # type: ignore[operator]
         return phase
 
     def extra_repr(self) -> str:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint import component_view, offset_blocks
-from trueshift._chunks import chunks
+from trueshift._adjoint import channels_last, component_view
+from trueshift._chunks import by_chunks, chunks
 from trueshift.layers.steady import CONV_FUNCTIONS, weight_gradient
 from trueshift.padding import pad
 
@@ -28,11 +28,10 @@ class ComponentMeans(Function):
         x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]
     ) -> tuple[Tensor, Tensor]:
         means, positive = [], []
-        axes = tuple(range(-len(stride), 0))
         for (part,) in chunks(x, per_image=per_image(x, weight)):
             hidden = _convolve(part, weight, stride, bias)
             positive.append(hidden > 0)
-            means.append(offset_blocks(hidden.relu_(), stride).mean(axes))
+            means.append(_means(hidden.relu_(), stride))
         return torch.cat(means), torch.cat(positive)  # (B, hidden, *stride), (B, hidden, *spatial)
 
     @staticmethod
@@ -56,6 +55,27 @@ class ComponentMeans(Function):
             of_x = _convolve(above, flipped, stride) if need_x else None
             of_weight = _of_weight(x, above, weight, stride) if need_weight else None
             return of_x, of_weight, above.sum((0, *axes)) if need_bias else None, None
+
+
+def component_means(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Return what :class:`ComponentMeans` does, where no backward pass follows."""
+
+    def means(part: Tensor) -> Tensor:
+        return _means(_convolve(part, weight, stride, bias).relu_(), stride)
+
+    return by_chunks(means, x, per_image=per_image(x, weight))  # (B, hidden, *stride)
+
+
+def _means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Return the mean over space of every component, ``(B, C, *stride)``.
+
+    One axis after the other, in the order of memory: several times quicker than all at once.
+    """
+    last, count = channels_last(x), math.prod(x.shape[2:]) // math.prod(stride)
+    sums = x.movedim(1, -1) if last else x
+    for axis, step in enumerate(stride, start=1 if last else 2):
+        sums = sums.unflatten(axis, (-1, step)).sum(axis)
+    return (sums.movedim(-1, 1) if last else sums) / count
 
 
 def _of_weight(x: Tensor, above: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from trueshift._adjoint import channels_last, offset_blocks
 from trueshift._chunks import by_chunks
-from trueshift._eager import by_hand
+from trueshift._eager import by_hand, in_full_precision, only_result
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -29,7 +29,12 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import order_free_mean
-from trueshift.layers.scoring import ComponentMeans, bordered_components, per_image
+from trueshift.layers.scoring import (
+    ComponentMeans,
+    bordered_components,
+    component_means,
+    per_image,
+)
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.padding import pad
 from trueshift.ties import argmax_phase
@@ -37,8 +42,8 @@ from trueshift.ties import argmax_phase
 TRAIN_RULES = ("gumbel", "straight", "softmax")
 TEST_RULES = ("argmax", "softmax")
 
-# Norms closer than this are compared again with exact sums; float32 sums over channels err far
-# less.
+# Scores closer than this are compared again with exact sums; torch's float32 sums, which add parts
+# of parts, err less.
 _CLOSE = 2.0**-16
 
 
@@ -98,11 +103,18 @@ class ConvSelector(nn.Module):
         self.register_buffer("tau", torch.tensor(float(tau)))
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        logits = self.scores(x, stride)
+        logits = self._logits(x, self._steps(x, stride))
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
-    def choose(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        """Return the phase of ``x``: soft while training, hard at test time."""
+    def choose(self, x: Tensor, stride: Stride = 2, witness: Tensor | None = None) -> Tensor:
+        """Return the phase of ``x``: soft while training, hard at test time.
+
+        Args:
+            x: ``(B, C, *spatial)``.
+            stride: Sampling factor of all axes, or one per axis.
+            witness: A map that moves as ``x`` does and breaks ties in its place: that which will be
+                sampled, if ``x`` is not.
+        """
         if self.training and self.train_rule != "softmax":
             logits, hard = self(x, stride), self.train_rule == "straight"
             return F.gumbel_softmax(logits, self.tau, hard, dim=1)  # type: ignore[arg-type]
@@ -110,14 +122,38 @@ class ConvSelector(nn.Module):
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():
             steps = stride_per_axis("ConvSelector", stride, self.dim)
-            return argmax_phase(self.scores(x, steps), x, steps)
+            return argmax_phase(self.scores(x, steps), x if witness is None else witness, steps)
 
     def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        """Return what :meth:`choose` compares at test time: logits in full precision."""
+        """Return what :meth:`choose` compares at test time: logits, exact where nearly tied."""
+        steps = self._steps(x, stride)
+        usual = only_result() and x.device.type == "cpu" and in_full_precision(x)
+        if not usual or self.training or self.padding_mode != "circular":
+            return self._logits(x, steps)
+        means = component_means(x, self.conv1.weight, self.conv1.bias, steps)  # type: ignore[arg-type]
+        terms = means.double() * self._tap()  # (B, hidden, *stride)
+        logits = terms.sum(1).flatten(1) + self.conv2.bias.mean()  # type: ignore[union-attr]
+        best, second = logits.topk(2, dim=1).values.unbind(1)
+        unsure = terms.abs().sum(1).flatten(1).amax(1) * self._rounding
+        close = ~(best - second > unsure)  # too close for rounded sums to tell apart
+        if bool(close.any()):
+            logits[close] = self._logits(x[close], steps).to(logits.dtype)
+        return logits
+
+    @property
+    def _rounding(self) -> float:
+        """How far rounded sums may be off, as a share of the sum of absolute values."""
+        return max(1.0, self.conv1.out_channels / 64) * _CLOSE
+
+    def _steps(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
         check_map("ConvSelector", x, self.dim)
         check_channels("ConvSelector", x, self.channels)
         steps = stride_per_axis("ConvSelector", stride, self.dim)
         check_divisible("ConvSelector", x, steps)
+        return steps
+
+    def _logits(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+        """Return the logits in full precision; at test time by order-free sums."""
         bias = self.conv2.bias.mean()  # type: ignore[union-attr]
         weight = self.conv1.weight
         if self.training and self.padding_mode == "circular" and by_hand(x, weight):

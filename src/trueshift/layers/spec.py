@@ -37,8 +37,9 @@ class Sampling:
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
         padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
-        hidden: Width of learned selectors: the ``"same"`` as the map that is down-sampled, an
-            ``"eighth"`` of it, a number, or one number per down-sampling of a network, in order.
+        hidden: Width of learned selectors: the ``"same"`` as the map that they look at, an
+            ``"eighth"`` of it (where that is an image: of the map that is made of it), a number, or
+            one number per down-sampling of a network, in order.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
@@ -48,6 +49,7 @@ class Sampling:
         select: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
             operation runs strided, at the price of a plain network; the guarantee is the same.
+            Where a network begins with several strides, learned selectors all look at the image.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
 
     Examples:
@@ -144,7 +146,12 @@ class Sampling:
         )
 
     def down(
-        self, channels: int, stride: Stride = 2, *, input_channels: int | None = None
+        self,
+        channels: int,
+        stride: Stride = 2,
+        *,
+        input_channels: int | None = None,
+        like: int | None = None,
     ) -> PolyphaseDown:
         """Build a layer that selects and down-samples.
 
@@ -152,12 +159,13 @@ class Sampling:
             channels: Channels of the map that is down-sampled.
             stride: Sampling factor.
             input_channels: Channels of the map that the selector sees, if that is another one
-                (``select="input"``); its width still goes by ``channels``.
+                (``select="input"``).
+            like: Channels that the width of a learned selector goes by; ``None`` means
+                ``channels``.
         """
-        if self.select == "output" or input_channels is None:
-            return self._down(self.selector(channels), channels, stride)
-        hidden = self.hidden_channels(channels) if self.method == "lps" else None
-        return self._down(self.selector(input_channels, hidden), channels, stride)
+        seen = channels if self.select == "output" else input_channels or channels
+        hidden = self.hidden_channels(like or channels) if self.method == "lps" else None
+        return self._down(self.selector(seen, hidden), channels, stride)
 
     def follow(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
         """Build a layer that down-samples with the phase of another one, with its own filter."""

@@ -20,7 +20,7 @@ from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
-from trueshift.layers.selectors import FixedSelector
+from trueshift.layers.selectors import ConvSelector, FixedSelector
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
@@ -28,12 +28,22 @@ from trueshift.padding import pad
 
 
 def build_down(
-    spec: Sampling, channels: int, stride: int, input_channels: int
+    spec: Sampling, channels: int, stride: int, input_channels: int, *, of_image: bool = False
 ) -> PolyphaseDown | None:
-    """Build the layer that samples after an operation; ``None`` if that strides by itself."""
+    """Build the layer that samples after an operation; ``None`` if that strides by itself.
+
+    Args:
+        spec: How to sample.
+        channels: Channels of the operation's output.
+        stride: Sampling factor.
+        input_channels: Channels of its input.
+        of_image: Whether the input is an image, which has too few channels for the width of a
+            selector to go by.
+    """
     if stride == 1 or spec.is_plain:
         return None
-    return spec.down(channels, stride, input_channels=input_channels)
+    like = channels if of_image or spec.select == "output" else input_channels
+    return spec.down(channels, stride, input_channels=input_channels, like=like)
 
 
 def conv_and_sample(
@@ -56,37 +66,61 @@ def conv_and_sample(
 
 
 def max_and_sample(
-    down: PolyphaseDown | None, x: Tensor, mode: str, select: str
+    down: PolyphaseDown | None, x: Tensor, mode: str, select: str, seen: Tensor | None = None
 ) -> tuple[Tensor, Step]:
     """Take the maximum of two pixels per axis and down-sample by 2.
 
     With plain striding this is max pooling.
+
+    Args:
+        down: What samples; ``None`` for plain striding.
+        x: The map.
+        mode: Border, under torch's name.
+        select: Choose from the ``"output"`` or the ``"input"``.
+        seen: A map that moves as ``x`` does, for a learned selector to choose from instead.
     """
     dim = x.ndim - 2
     widths, pool = ((0, 1),) * dim, MAX_POOLS[dim]
     if down is None:
         even = mode == "circular"  # then no window reaches over the border
         return pool(x if even else pad(x, widths, mode), 2, 2), first_phase(x, 2)
-    phase = down.choose(x) if select == "input" else None
+    phase = None
+    if select == "input":
+        if seen is None or not isinstance(down.selector, ConvSelector):
+            phase = down.choose(x)
+        else:
+            phase = down.choose(seen, witness=x)
     hard = phase is not None and not phase.dtype.is_floating_point
     if phase is not None and hard and only_result() and down.antialias is None:
         y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
         return y, _step(phase, x, 2)
 
-    if torch.is_grad_enabled() and _is_known(down, phase):
+    if _is_known(down, phase):
+        at_once = mode == "circular" and only_result() and (phase is None or hard)
 
         def kept(part: Tensor, *known: Tensor) -> Tensor:
+            if at_once and isinstance(down.antialias, Blur):
+                return _filtered_maximum(down.antialias, part, *known)
             return down(max_filter(pad(part, widths, mode), 2), *known)
 
+        in_parts = by_chunks_twice if torch.is_grad_enabled() else by_chunks
         if phase is None:
-            return by_chunks_twice(kept, x), first_phase(x, 2)
-        return by_chunks_twice(kept, x, phase), _step(phase, x, 2)
+            return in_parts(kept, x), first_phase(x, 2)
+        return in_parts(kept, x, phase), _step(phase, x, 2)
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
 
     y, phase = _sample_dense(dense, x, phase, x.shape[1], (down,))
     return y, _step(phase, x, 2)
+
+
+def _filtered_maximum(blur: Blur, x: Tensor, phase: int | Tensor = 0) -> Tensor:
+    """Filter the maxima of neighbours where ``phase`` keeps them; one copy brings all borders."""
+    steps = (2,) * (x.ndim - 2)
+    widths = tuple((before, after + 1) for before, after in blur.widths)
+    window = phase_window(x, phase, steps, widths, "circular")
+    return blur.without_border(max_filter(window, 2), steps)
 
 
 def _is_known(down: PolyphaseDown, phase: Tensor | None) -> bool:
