@@ -6,13 +6,14 @@ import pickle
 import layer_oracles as oracles
 import pytest
 import torch
-from helpers import all_shifts, phase_offsets, steps_of
+from helpers import all_shifts, assert_circularly_equivariant, phase_offsets, steps_of
 from torch import nn
 from torch.nn import functional as F
 
 import trueshift as ts
 from benchmarks import reference
 from trueshift import _chunks as chunks
+from trueshift.layers.scoring import component_means
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]
@@ -298,6 +299,63 @@ def test_quick_norms_of_channels_last_maps_err_less_than_what_is_looked_at_again
     selector = ts.NormSelector(p)
     quick = selector._norms(last, 2, exact=False)
     torch.testing.assert_close(quick, selector._norms(x, 2, exact=True), rtol=2.0**-19, atol=0)
+
+
+def nearly_tied(layout, more=0.0):
+    """A map whose components are one, moved: in another order their pixels have the same sum."""
+    one = torch.rand(1, 3, 24, 20)
+    moved = [circular_shift(one, k, 3 * k) for k in range(4)]
+    x = ts.functional.polyphase_merge(torch.stack(moved, 1), 2)
+    x[0, 0, 0, 0] += more
+    return x.contiguous(memory_format=layout)
+
+
+class TestCloseScores:
+    LAYOUTS = pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+
+    @LAYOUTS
+    @pytest.mark.parametrize("more", [0.0, 1e-5])
+    def test_choices_move_with_maps_that_rounded_sums_cannot_tell_apart(self, layout, more):
+        torch.manual_seed(0)
+        selector, x = ts.ConvSelector(3, 8).eval(), nearly_tied(layout, more)
+
+        def there_and_back(x):
+            phase = selector.choose(x)
+            return ts.functional.polyphase_up(ts.functional.polyphase_down(x, phase, 2), phase, 2)
+
+        with torch.inference_mode():
+            assert_circularly_equivariant(there_and_back, x, list(all_shifts((8, 8)))[1::3])
+
+    @LAYOUTS
+    def test_only_close_images_are_scored_again(self, layout, monkeypatch):
+        selector, seen = ts.ConvSelector(3, 8).eval(), []
+        far = torch.rand(1, 3, 48, 40)
+        far[..., 1::2, 1::2] *= 2
+        x = torch.cat([far, nearly_tied(layout)]).contiguous(memory_format=layout)
+        exact = selector._logits
+        monkeypatch.setattr(selector, "_logits", lambda x, s: seen.append(len(x)) or exact(x, s))
+        with torch.inference_mode():
+            scores = selector.scores(x)
+            expected = exact(x, (2, 2))
+        assert seen == [1]
+        torch.testing.assert_close(scores[0], expected[0], rtol=1e-6, atol=1e-7)
+        assert torch.equal(scores[1], expected[1])
+
+    @LAYOUTS
+    @pytest.mark.parametrize("hidden", [1, 8, 96])
+    def test_rounded_sums_err_less_than_what_is_scored_again(self, layout, hidden, monkeypatch):
+        selector = ts.ConvSelector(24, hidden).eval()
+        x = torch.randn(3, 24, 160, 96).contiguous(memory_format=layout)
+        monkeypatch.setattr(ts.ConvSelector, "_rounding", 0.0)
+        with torch.inference_mode():
+            exact, quick = selector._logits(x, (2, 2)), selector.scores(x)
+            tap = selector._tap().abs()
+            size = (
+                component_means(x, selector.conv1.weight, selector.conv1.bias, (2, 2)) * tap
+            ).sum(1)
+        monkeypatch.undo()
+        assert not torch.equal(quick, exact)
+        assert ((quick - exact).abs() <= size.flatten(1) * selector._rounding / 4).all()
 
 
 class TestTau:

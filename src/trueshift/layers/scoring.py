@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint import channels_last, component_view
+from trueshift._adjoint import Widths, channels_last, component_view
 from trueshift._chunks import by_chunks, chunks
-from trueshift.layers.steady import CONV_FUNCTIONS, weight_gradient
+from trueshift.layers.steady import CONV_FUNCTIONS, convolve, weight_gradient
 from trueshift.padding import pad
 
 
@@ -58,10 +58,14 @@ class ComponentMeans(Function):
 
 
 def component_means(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Return what :class:`ComponentMeans` does, where no backward pass follows."""
+    """Return what :class:`ComponentMeans` does, where no backward pass follows.
+
+    Only the sums over space round by place: what they add are the same bits wherever it stands.
+    """
 
     def means(part: Tensor) -> Tensor:
-        return _means(_convolve(part, weight, stride, bias).relu_(), stride)
+        wide = pad(part, _borders(stride), "circular")
+        return _means(convolve(wide, weight, bias, dilation=stride).relu_(), stride)
 
     return by_chunks(means, x, per_image=per_image(x, weight))  # (B, hidden, *stride)
 
@@ -100,8 +104,12 @@ def bordered_components(x: Tensor, stride: tuple[int, ...], mode: str) -> Tensor
 def _convolve(
     x: Tensor, weight: Tensor, stride: tuple[int, ...], bias: Tensor | None = None
 ) -> Tensor:
-    wide = pad(x, tuple((step, step) for step in stride), "circular")
+    wide = pad(x, _borders(stride), "circular")
     return CONV_FUNCTIONS[len(stride)](wide, weight, bias, dilation=stride)
+
+
+def _borders(stride: tuple[int, ...]) -> Widths:
+    return tuple((step, step) for step in stride)
 
 
 def per_image(x: Tensor, weight: Tensor) -> int:

@@ -1,0 +1,108 @@
+"""Operations and the down-sampling after them, chosen on their inputs."""
+
+import pytest
+import torch
+from helpers import is_circular_shift_of
+from networks import trained
+
+import trueshift as ts
+from trueshift.layers.maximum import max_filter
+from trueshift.models.sampling import max_and_sample
+from trueshift.padding import pad
+from trueshift.shifts import circular_shift
+
+INPUT = ts.Sampling("lps", hidden="eighth", select="input")
+
+
+def looked_at(model):
+    """Channels and width of every selector, in order."""
+    selectors = [m for m in model.modules() if isinstance(m, ts.ConvSelector)]
+    return [(one.channels, one.conv1.out_channels) for one in selectors]
+
+
+def test_selectors_are_as_wide_as_what_they_look_at():
+    assert looked_at(ts.models.resnet18(INPUT)) == [(3, 8), (3, 8), (64, 8), (128, 16), (256, 32)]
+    assert looked_at(ts.models.resnet50(INPUT)) == [(3, 8), (3, 8), (128, 16), (256, 32), (512, 64)]
+    same = INPUT.replace(hidden="same")
+    small = ts.models.resnet18(same, stem="cifar")
+    assert looked_at(small) == [(64, 64), (128, 128), (256, 256)]
+    assert looked_at(ts.models.resnet9(same)) == [(16, 16), (32, 32), (64, 64)]
+    output = ts.models.resnet18(INPUT.replace(select="output"))
+    assert looked_at(output) == [(64, 8), (64, 8), (128, 16), (256, 32), (512, 64)]
+    given = ts.models.resnet18(INPUT.replace(hidden=(1, 2, 3, 4, 5)))
+    assert [width for _, width in looked_at(given)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("filter_name", [None, "tri3"])
+def test_ties_of_the_map_looked_at_are_broken_by_the_map_that_is_sampled(filter_name):
+    down = ts.Sampling("lps", filter_name, select="input").down(2, input_channels=3).eval()
+    x, flat = torch.rand(1, 2, 8, 12), torch.ones(1, 3, 8, 12)
+    with torch.inference_mode():
+        whole, step = max_and_sample(down, x, "circular", "input", flat)
+        phases = {step.phase.item()}
+        for shift in ((0, 1), (1, 0), (1, 1), (3, 5), (2, 2)):
+            moved = circular_shift(x, *shift)
+            found, step = max_and_sample(down, moved, "circular", "input", flat)
+            phases.add(step.phase.item())
+            assert is_circular_shift_of(found, whole)
+    assert len(phases) > 1
+
+
+@pytest.mark.parametrize("mode", ["circular", "zeros"])
+@pytest.mark.parametrize("name", ["rect2", "tri3", "bin5"])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_filtered_maxima_in_one_copy_are_those_of_the_whole_map(name, mode, layout):
+    x = torch.randn(4, 5, 12, 20).contiguous(memory_format=layout)
+    for method in ("stride", "lps"):
+        down = ts.Sampling(method, name, mode, select="input").down(5).eval()
+        with torch.inference_mode():
+            found, step = max_and_sample(down, x, mode, "input")
+            dense = down.antialias(max_filter(pad(x, ((0, 1), (0, 1)), mode), 2))
+            assert torch.equal(found, ts.functional.polyphase_down(dense, step.phase, 2))
+
+
+@pytest.mark.parametrize("sizes", [(32, 32), (33, 41)])
+def test_a_stem_with_zero_padding_takes_any_size(sizes):
+    spec = INPUT.replace(padding_mode="zeros")
+    model = trained(ts.models.resnet(spec, (1, 1), (16, 16), num_classes=3))
+    x = torch.randn(2, 3, *sizes)
+    assert model.half_image(x, phase=torch.tensor([0, 3])).shape[2:] == tuple(
+        -(-n // 2) for n in sizes
+    )
+    assert model(x).isfinite().all()
+    assert ts.models.resnet(spec, (1, 1), (16, 16), num_classes=3, strided_conv1=True)(x).shape == (
+        2,
+        3,
+    )
+
+
+def test_other_selectors_look_at_the_map_itself():
+    model = trained(ts.models.resnet(INPUT, (1, 1), (16, 16), num_classes=3))
+    model.maxpool_down.selector = ts.NormSelector()
+    x = torch.randn(1, 3, 16, 16)
+    moved = torch.cat([circular_shift(x, *shift) for shift in ((0, 0), (1, 2), (5, 3))])
+    with torch.inference_mode():
+        y = model(moved)
+    assert torch.equal(y, y[:1].expand_as(y))
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_half_image_is_steady(batch, threads):
+    torch.manual_seed(0)
+    model = ts.models.resnet(INPUT, (1, 1), (16, 16), num_classes=3).eval()
+    x = torch.randn(batch, 3, 24, 40)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for layout in (torch.contiguous_format, torch.channels_last):
+            image = x.contiguous(memory_format=layout)
+            with torch.inference_mode():
+                whole = model.half_image(image, phase=torch.zeros(batch, dtype=torch.int64))
+                for shift in ((0, 1), (1, 0), (1, 1), (3, 7), (12, 22)):
+                    moved = circular_shift(image, *shift)
+                    phase = torch.full((batch,), shift[0] % 2 * 2 + shift[1] % 2)
+                    found = model.half_image(moved, phase=phase)
+                    assert torch.equal(found, circular_shift(whole, shift[0] // 2, shift[1] // 2))
+    finally:
+        torch.set_num_threads(before)
