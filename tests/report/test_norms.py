@@ -42,6 +42,16 @@ def test_first_layer_is_counted_as_its_phases_say():
     assert found.same_choice["stages.0.down"] == float((phase == largest).double().mean())
 
 
+def test_a_layer_that_looks_at_the_image_is_compared_on_the_map_it_samples():
+    torch.manual_seed(0)
+    spec = ts.Sampling("lps", hidden=4, select="input")
+    net = ts.models.resnet(spec, (1, 1), (8, 16), num_classes=10).eval()
+    found = compare_with_norms(net, batches())
+    assert list(found.same_choice) == ["conv1_down", "maxpool_down", "layer2.0.down"]
+    right = sum(int((net(x).argmax(1) == y).sum()) for x, y in batches())
+    assert found.accuracy == right / 24
+
+
 def test_a_network_without_learned_selectors():
     with pytest.raises(ValueError, match="no learned selector"):
         compare_with_norms(network(ts.Sampling("aps")), batches())

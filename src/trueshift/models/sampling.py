@@ -20,7 +20,7 @@ from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
-from trueshift.layers.selectors import ConvSelector, FixedSelector
+from trueshift.layers.selectors import FixedSelector, NormSelector
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
@@ -86,7 +86,7 @@ def max_and_sample(
         return pool(x if even else pad(x, widths, mode), 2, 2), first_phase(x, 2)
     phase = None
     if select == "input":
-        if seen is None or not isinstance(down.selector, ConvSelector):
+        if seen is None or isinstance(down.selector, NormSelector | FixedSelector):
             phase = down.choose(x)
         else:
             phase = down.choose(seen, witness=x)

@@ -44,9 +44,10 @@ class _Watched(nn.Module):
         self.selector, self.norm = selector, NormSelector(2).eval()
         self.same = self.total = 0
 
-    def choose(self, x: Tensor, stride: Stride) -> Tensor:
-        phase = self.selector.choose(x, stride)
-        self.same += int((phase == self.norm.choose(x, stride)).sum())
+    def choose(self, x: Tensor, stride: Stride, witness: Tensor | None = None) -> Tensor:
+        phase = self.selector.choose(x, stride, witness)
+        sampled = x if witness is None else witness
+        self.same += int((phase == self.norm.choose(sampled, stride)).sum())
         self.total += len(phase)
         return phase
 
