@@ -15,7 +15,7 @@ from trueshift.layers.spec import Sampling
 from trueshift.models.saving import load, save
 from trueshift.models.summary import summary
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from trueshift import data, metrics
