@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._adjoint import CircularPad, Widths, channels_last, last_format, wrap
+from trueshift._adjoint import CircularPad, Widths, channels_innermost, last_format, wrap
 
 
 def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Tensor:
@@ -36,7 +36,7 @@ def pad(x: Tensor, widths: Widths, mode: str, *, last: bool | None = None) -> Te
     sizes = x.shape[-len(widths) :]
     if torch.compiler.is_compiling():
         return _wrap(x, widths)
-    last = channels_last(x) if last is None else last
+    last = channels_innermost(x) if last is None else last
     if any(max(pair) > size for pair, size in zip(widths, sizes, strict=True)):
         wrapped = _wrap(x, widths)
         return wrapped.contiguous(memory_format=last_format(x.ndim)) if last else wrapped

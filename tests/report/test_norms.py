@@ -42,7 +42,7 @@ def test_first_layer_is_counted_as_its_phases_say():
     assert found.same_choice["stages.0.down"] == float((phase == largest).double().mean())
 
 
-def test_a_layer_that_looks_at_the_image_is_compared_on_the_map_it_samples():
+def test_a_layer_that_looks_at_a_part_is_compared_on_the_map_it_samples():
     torch.manual_seed(0)
     spec = ts.Sampling("lps", hidden=4, select="input")
     net = ts.models.resnet(spec, (1, 1), (8, 16), num_classes=10).eval()

@@ -7,7 +7,7 @@ never get here: ``functional.py`` gives them the plain formulas.
 """
 
 from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows, filled_windows
-from trueshift._adjoint.layout import channels_last, empty_map, last_format
+from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map, last_format
 from trueshift._adjoint.mixing import mix_by_convolution, mixes_by_convolution
 from trueshift._adjoint.picking import image_by_image, pick
 from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, SoftUp, SoftWindow
@@ -36,6 +36,7 @@ __all__ = [
     "SoftWindow",
     "Widths",
     "axis_length",
+    "channels_innermost",
     "channels_last",
     "circular_windows",
     "component_view",

@@ -15,6 +15,11 @@ def channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=last_format(x.ndim))
 
 
+def channels_innermost(x: Tensor) -> bool:
+    """Tell whether ``x`` is laid out channels-last or was cut from such a map."""
+    return x.ndim in (4, 5) and x.stride(1) == 1 and not x.is_contiguous()
+
+
 def last_format(ndim: int) -> torch.memory_format:
     """Return the channels-last format for tensors of ``ndim`` axes (the default one in 1-D)."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}

@@ -38,8 +38,8 @@ class Sampling:
             ``"adapt5"``.
         padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
         hidden: Width of learned selectors: the ``"same"`` as the map that they look at, an
-            ``"eighth"`` of it (where that is an image: of the map that is made of it), a number, or
-            one number per down-sampling of a network, in order.
+            ``"eighth"`` of it (of an image: of the map that is made of it), a number, or one
+            number per down-sampling of a network, in order.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
@@ -49,7 +49,6 @@ class Sampling:
         select: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
             operation runs strided, at the price of a plain network; the guarantee is the same.
-            Where a network begins with several strides, learned selectors all look at the image.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
 
     Examples:

@@ -12,11 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.layers.antialias import Blur
 from trueshift.layers.conv import SameConv2d, same_conv
 from trueshift.layers.norm import normalize
 from trueshift.layers.pooling import GlobalAvgPool
-from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.models.blocks import BLOCKS, build_stage, stage_strides
 from trueshift.models.features import Feature, StagedClassifier, Step, check_image
@@ -104,7 +102,7 @@ class ResNet(StagedClassifier):
 
     def _build_stem(self, width: int, specs: Iterator[Sampling], conv1_samples: bool) -> None:
         mode = self.spec.padding_mode
-        self.conv1_down = self.maxpool_down = self.half_image = None
+        self.conv1_down = self.maxpool_down = None
         if self.stem == "cifar":
             self.conv1 = same_conv(self.in_channels, width, 3, mode)
         else:
@@ -112,12 +110,10 @@ class ResNet(StagedClassifier):
             plain = first is None or first.is_plain
             self.conv1 = same_conv(self.in_channels, width, 7, mode, stride=2 if plain else 1)
             if first is not None:
-                self.conv1_down = build_down(first, width, 2, self.in_channels, of_image=True)
-            self.maxpool_down = build_down(next(specs), width, 2, self.in_channels, of_image=True)
-            if self.spec.method == "lps" and self.spec.select == "input":
-                # A learned selector costs what its map is wide: this one looks at the image again.
-                box = Blur(self.in_channels, 2, mode)
-                self.half_image = PolyphaseDown(None, 2, box, padding_mode=mode)
+                self.conv1_down = build_down(first, width, 2, self.in_channels, like=width)
+            # A learned selector costs what its map is wide, and no map is larger than this one.
+            self.seen_channels = max(1, width // 4) if self.spec.method == "lps" else width
+            self.maxpool_down = build_down(next(specs), width, 2, self.seen_channels, like=width)
         self.bn1 = nn.BatchNorm2d(width)
 
     @property
@@ -150,8 +146,7 @@ class ResNet(StagedClassifier):
         mode, select = self.spec.padding_mode, self.spec.select
         y, first = conv_and_sample(self.conv1, self.bn1, self.conv1_down, x, 2, select)
         if self.maxpool_down is not None:
-            half = self.half_image
-            seen = None if half is None else half(x, phase=first.phase)
+            seen = y.narrow(1, 0, self.seen_channels) if self.spec.method == "lps" else None
             pooled, second = max_and_sample(self.maxpool_down, y, mode, select, seen)
             return pooled, (first, second)
         inside = mode == "zeros"  # torch pads by itself

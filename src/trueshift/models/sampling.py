@@ -28,7 +28,7 @@ from trueshift.padding import pad
 
 
 def build_down(
-    spec: Sampling, channels: int, stride: int, input_channels: int, *, of_image: bool = False
+    spec: Sampling, channels: int, stride: int, input_channels: int, like: int | None = None
 ) -> PolyphaseDown | None:
     """Build the layer that samples after an operation; ``None`` if that strides by itself.
 
@@ -36,13 +36,12 @@ def build_down(
         spec: How to sample.
         channels: Channels of the operation's output.
         stride: Sampling factor.
-        input_channels: Channels of its input.
-        of_image: Whether the input is an image, which has too few channels for the width of a
-            selector to go by.
+        input_channels: Channels of its input that a selector there looks at.
+        like: Channels that the width of such a selector goes by, if not those: too few ones.
     """
     if stride == 1 or spec.is_plain:
         return None
-    like = channels if of_image or spec.select == "output" else input_channels
+    like = channels if spec.select == "output" else like or input_channels
     return spec.down(channels, stride, input_channels=input_channels, like=like)
 
 
