@@ -12,7 +12,8 @@ _PRECISE = (torch.float32, torch.float64)
 
 def only_result() -> bool:
     """Whether nothing is kept but the result, so that maps may be overwritten or made in parts."""
-    return not (torch.is_grad_enabled() or torch.compiler.is_compiling())
+    traced = torch.compiler.is_compiling() or bool(torch._C._is_tracing())
+    return not (torch.is_grad_enabled() or traced)
 
 
 def by_hand(x: Tensor, *others: Tensor) -> bool:

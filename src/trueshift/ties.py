@@ -35,8 +35,8 @@ def argmax_phase(
 
     Args:
         logits: ``(B, P)``; must permute with the shift of ``x`` (equation 9).
-        x: The feature map ``(B, C, *spatial)`` that the logits were computed from; or a function
-            that returns it, called only if there is a tie to break.
+        x: The feature map ``(B, C, *spatial)`` that is to be sampled; or a function that returns
+            it, called only if there is a tie to break.
         stride: Sampling factor of each axis.
 
     Returns:

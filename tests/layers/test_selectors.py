@@ -332,14 +332,46 @@ class TestCloseScores:
         far = torch.rand(1, 3, 48, 40)
         far[..., 1::2, 1::2] *= 2
         x = torch.cat([far, nearly_tied(layout)]).contiguous(memory_format=layout)
-        exact = selector._logits
-        monkeypatch.setattr(selector, "_logits", lambda x, s: seen.append(len(x)) or exact(x, s))
+        exact = selector._exact_scores
+        monkeypatch.setattr(
+            selector, "_exact_scores", lambda x, s: seen.append(len(x)) or exact(x, s)
+        )
         with torch.inference_mode():
             scores = selector.scores(x)
             expected = exact(x, (2, 2))
         assert seen == [1]
         torch.testing.assert_close(scores[0], expected[0], rtol=1e-6, atol=1e-7)
         assert torch.equal(scores[1], expected[1])
+
+    def test_a_large_bias_does_not_hide_that_scores_are_close(self):
+        torch.manual_seed(0)
+        selector, x = ts.ConvSelector(3, 8).eval(), nearly_tied(torch.channels_last)
+        selector.conv2.weight.data.mul_(1e-11)
+        selector.conv2.bias.data.fill_(0.25)
+        moved = torch.cat([circular_shift(x, *shift) for shift in all_shifts((12, 12))])
+        with torch.inference_mode():
+            phase = selector.choose(moved)
+        rows, columns = phase // 2, phase % 2
+        first = torch.tensor([(dy % 2, dx % 2) for dy, dx in all_shifts((12, 12))])
+        assert torch.equal((rows - first[:, 0]) % 2, rows[:1].expand_as(rows))
+        assert torch.equal((columns - first[:, 1]) % 2, columns[:1].expand_as(columns))
+
+    @pytest.mark.parametrize(("dim", "stride"), [(1, 3), (2, (1, 2)), (3, 2)])
+    def test_in_every_dimension(self, dim, stride):
+        x = pixels(dim, batch=5).float().repeat_interleave(2, 2)
+        selector = ts.ConvSelector(3, 4, dim=dim).eval()
+        steps = steps_of(stride, dim)
+        x = x.repeat(1, 1, *steps)
+        with torch.inference_mode():
+            scores, exact = selector.scores(x, stride), selector._exact_scores(x, steps)
+        torch.testing.assert_close(scores, exact, rtol=1e-5, atol=1e-7)
+
+    def test_what_is_not_a_number_is_scored_again(self):
+        selector, x = ts.ConvSelector(3, 4).eval(), torch.rand(2, 3, 8, 8)
+        x[0, 0, 0, 0] = torch.nan
+        with torch.inference_mode():
+            scores, exact = selector.scores(x), selector._exact_scores(x, (2, 2))
+        assert torch.equal(scores[0].isnan(), exact[0].isnan())
 
     @LAYOUTS
     @pytest.mark.parametrize("hidden", [1, 8, 96])
@@ -348,7 +380,7 @@ class TestCloseScores:
         x = torch.randn(3, 24, 160, 96).contiguous(memory_format=layout)
         monkeypatch.setattr(ts.ConvSelector, "_rounding", 0.0)
         with torch.inference_mode():
-            exact, quick = selector._logits(x, (2, 2)), selector.scores(x)
+            exact, quick = selector._exact_scores(x, (2, 2)), selector.scores(x)
             tap = selector._tap().abs()
             size = (
                 component_means(x, selector.conv1.weight, selector.conv1.bias, (2, 2)) * tap

@@ -20,12 +20,19 @@ SPECS = {
     "aps": ts.Sampling("aps"),
     # Wide selectors: a dead one scores all components alike, and bits of the map then decide.
     "lps": ts.Sampling("lps", "tri3", hidden="same"),
+    "lps on input": ts.Sampling("lps", hidden="same", select="input"),
 }
 BUILDERS = {
     "resnet18": lambda spec: ts.models.resnet18(spec, num_classes=10, stem="cifar"),
     "deeplab": lambda spec: ts.models.deeplabv3plus_resnet18(spec, num_classes=3),
+    "stem": lambda spec: ts.models.resnet(spec, (1, 1), (16, 16), num_classes=3),
 }
-CASES = [(network, method) for network in BUILDERS for method in SPECS]
+CASES = [
+    (network, method)
+    for network in BUILDERS
+    for method in SPECS
+    if (network == "stem") == (method == "lps on input")
+]
 
 
 @pytest.fixture(autouse=True)

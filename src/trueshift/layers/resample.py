@@ -106,9 +106,7 @@ class PolyphaseDown(nn.Module):
         """
         check_map("PolyphaseDown", x)
         steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        if witness is None:
-            return self._choose(self.fit(x), steps)
-        return self._choose(self.fit(x), steps, witness=self.fit(witness))
+        return self._choose(self.fit(x), steps, None if witness is None else self.fit(witness))
 
     def fit(self, x: Tensor) -> Tensor:
         """Check that the stride divides the size of ``x``, or extend it where borders allow."""
@@ -125,13 +123,14 @@ class PolyphaseDown(nn.Module):
             return False
         return not isinstance(self.selector, FixedSelector)
 
-    def _choose(self, x: Tensor, steps: tuple[int, ...], **options: Tensor) -> Tensor:
+    def _choose(self, x: Tensor, steps: tuple[int, ...], witness: Tensor | None = None) -> Tensor:
         if self.selector is None:
             raise ValueError(
                 "PolyphaseDown: built with selector=None, so it follows another branch. Pass"
                 " phase=..., the second result of the other branch's layer with return_phase=True."
             )
-        phase: Tensor = self.selector.choose(x, steps, **options)  # type: ignore[operator]
+        further = () if witness is None else (witness,)
+        phase: Tensor = self.selector.choose(x, steps, *further)  # type: ignore[operator]
         return phase
 
     def extra_repr(self) -> str:

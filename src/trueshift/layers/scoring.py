@@ -1,15 +1,16 @@
-"""What learned selectors compute while training, with a backward pass that keeps little."""
+"""What learned selectors sum: while training, with a backward pass that keeps little."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint import Widths, channels_last, component_view
+from trueshift._adjoint import channels_last, component_view
 from trueshift._chunks import by_chunks, chunks
 from trueshift.layers.steady import CONV_FUNCTIONS, convolve, weight_gradient
 from trueshift.padding import pad
@@ -64,8 +65,8 @@ def component_means(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, 
     """
 
     def means(part: Tensor) -> Tensor:
-        wide = pad(part, _borders(stride), "circular")
-        return _means(convolve(wide, weight, bias, dilation=stride).relu_(), stride)
+        hidden = _convolve(part, weight, stride, bias, convolve)
+        return _means(hidden.relu_(), stride)
 
     return by_chunks(means, x, per_image=per_image(x, weight))  # (B, hidden, *stride)
 
@@ -102,14 +103,14 @@ def bordered_components(x: Tensor, stride: tuple[int, ...], mode: str) -> Tensor
 
 
 def _convolve(
-    x: Tensor, weight: Tensor, stride: tuple[int, ...], bias: Tensor | None = None
+    x: Tensor,
+    weight: Tensor,
+    stride: tuple[int, ...],
+    bias: Tensor | None = None,
+    conv: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    wide = pad(x, _borders(stride), "circular")
-    return CONV_FUNCTIONS[len(stride)](wide, weight, bias, dilation=stride)
-
-
-def _borders(stride: tuple[int, ...]) -> Widths:
-    return tuple((step, step) for step in stride)
+    wide = pad(x, tuple((step, step) for step in stride), "circular")
+    return (conv or CONV_FUNCTIONS[len(stride)])(wide, weight, bias, dilation=stride)
 
 
 def per_image(x: Tensor, weight: Tensor) -> int:

@@ -55,7 +55,8 @@ class ConvSelector(nn.Module):
     output channel, the mean of all of them, and with one tap where its border is circular.
 
     While training the phase is soft: a Gumbel-softmax sample at temperature ``tau``. At test time
-    it is the hard argmax, and the sums are order-free, so that the choice is exact.
+    it is the hard argmax, and where scores are close the sums are order-free, so that the choice is
+    exact.
 
     Args:
         channels: Channels ``C`` of the feature map.
@@ -103,7 +104,8 @@ class ConvSelector(nn.Module):
         self.register_buffer("tau", torch.tensor(float(tau)))
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        logits = self._logits(x, self._steps(x, stride))
+        scores = self._exact_scores(x, self._steps(x, stride))
+        logits = scores + self.conv2.bias.mean()  # type: ignore[union-attr]
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
     def choose(self, x: Tensor, stride: Stride = 2, witness: Tensor | None = None) -> Tensor:
@@ -121,29 +123,32 @@ class ConvSelector(nn.Module):
         if self.training or self.test_rule == "softmax":
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():
-            steps = stride_per_axis("ConvSelector", stride, self.dim)
+            steps = self._steps(x, stride)
             return argmax_phase(self.scores(x, steps), x if witness is None else witness, steps)
 
     def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        """Return what :meth:`choose` compares at test time: logits, exact where nearly tied."""
+        """Return what :meth:`choose` compares at test time: logits, exact where nearly tied.
+
+        They come without the bias that all of them share.
+        """
         steps = self._steps(x, stride)
         usual = only_result() and x.device.type == "cpu" and in_full_precision(x)
         if not usual or self.training or self.padding_mode != "circular":
-            return self._logits(x, steps)
+            return self._exact_scores(x, steps)
         means = component_means(x, self.conv1.weight, self.conv1.bias, steps)  # type: ignore[arg-type]
         terms = means.double() * self._tap()  # (B, hidden, *stride)
-        logits = terms.sum(1).flatten(1) + self.conv2.bias.mean()  # type: ignore[union-attr]
-        best, second = logits.topk(2, dim=1).values.unbind(1)
+        scores = terms.sum(1).flatten(1)
+        best, second = scores.topk(2, dim=1).values.unbind(1)
         unsure = terms.abs().sum(1).flatten(1).amax(1) * self._rounding
         close = ~(best - second > unsure)  # too close for rounded sums to tell apart
         if bool(close.any()):
-            logits[close] = self._logits(x[close], steps).to(logits.dtype)
-        return logits
+            scores[close] = self._exact_scores(x[close], steps)
+        return scores
 
     @property
     def _rounding(self) -> float:
         """How far rounded sums may be off, as a share of the sum of absolute values."""
-        return max(1.0, self.conv1.out_channels / 64) * _CLOSE
+        return max(1.0, self.conv1.out_channels / 512) * _CLOSE
 
     def _steps(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
         check_map("ConvSelector", x, self.dim)
@@ -152,13 +157,12 @@ class ConvSelector(nn.Module):
         check_divisible("ConvSelector", x, steps)
         return steps
 
-    def _logits(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
-        """Return the logits in full precision; at test time by order-free sums."""
-        bias = self.conv2.bias.mean()  # type: ignore[union-attr]
+    def _exact_scores(self, x: Tensor, steps: tuple[int, ...]) -> Tensor:
+        """Return the scores in full precision; at test time by order-free sums."""
         weight = self.conv1.weight
         if self.training and self.padding_mode == "circular" and by_hand(x, weight):
             means, _ = ComponentMeans.apply(x, weight, self.conv1.bias, steps)
-            return (means * self._tap()).sum(1).flatten(1) + bias
+            return (means * self._tap()).sum(1).flatten(1)
         if self.training or self.padding_mode not in ("circular", "zeros"):
             components = bordered_components(x, steps, self.padding_mode)
             terms = self._terms(components, (1,) * self.dim)
@@ -168,7 +172,7 @@ class ConvSelector(nn.Module):
         terms = terms.to(torch.promote_types(terms.dtype, torch.float32))
         axes = (1, *range(2 + self.dim, 2 + 2 * self.dim))
         mean = terms.mean(axes) if self.training else order_free_mean(terms, axes)
-        return mean.view(x.shape[0], math.prod(steps)) + bias
+        return mean.view(x.shape[0], math.prod(steps))
 
     def _dense_terms(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Convolve all components at once, with taps a stride apart: forward, that is quicker."""

@@ -112,8 +112,7 @@ class ResNet(StagedClassifier):
             if first is not None:
                 self.conv1_down = build_down(first, width, 2, self.in_channels, like=width)
             # A learned selector costs what its map is wide, and no map is larger than this one.
-            self.seen_channels = max(1, width // 4) if self.spec.method == "lps" else width
-            self.maxpool_down = build_down(next(specs), width, 2, self.seen_channels, like=width)
+            self.maxpool_down = build_down(next(specs), width, 2, max(1, width // 4), like=width)
         self.bn1 = nn.BatchNorm2d(width)
 
     @property
@@ -146,8 +145,7 @@ class ResNet(StagedClassifier):
         mode, select = self.spec.padding_mode, self.spec.select
         y, first = conv_and_sample(self.conv1, self.bn1, self.conv1_down, x, 2, select)
         if self.maxpool_down is not None:
-            seen = y.narrow(1, 0, self.seen_channels) if self.spec.method == "lps" else None
-            pooled, second = max_and_sample(self.maxpool_down, y, mode, select, seen)
+            pooled, second = max_and_sample(self.maxpool_down, y, mode, select)
             return pooled, (first, second)
         inside = mode == "zeros"  # torch pads by itself
         wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)

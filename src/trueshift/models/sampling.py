@@ -20,7 +20,7 @@ from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
 from trueshift.layers.resample import PolyphaseDown
-from trueshift.layers.selectors import FixedSelector, NormSelector
+from trueshift.layers.selectors import ConvSelector, FixedSelector
 from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
@@ -65,41 +65,30 @@ def conv_and_sample(
 
 
 def max_and_sample(
-    down: PolyphaseDown | None, x: Tensor, mode: str, select: str, seen: Tensor | None = None
+    down: PolyphaseDown | None, x: Tensor, mode: str, select: str
 ) -> tuple[Tensor, Step]:
     """Take the maximum of two pixels per axis and down-sample by 2.
 
     With plain striding this is max pooling.
-
-    Args:
-        down: What samples; ``None`` for plain striding.
-        x: The map.
-        mode: Border, under torch's name.
-        select: Choose from the ``"output"`` or the ``"input"``.
-        seen: A map that moves as ``x`` does, for a learned selector to choose from instead.
     """
     dim = x.ndim - 2
     widths, pool = ((0, 1),) * dim, MAX_POOLS[dim]
     if down is None:
         even = mode == "circular"  # then no window reaches over the border
         return pool(x if even else pad(x, widths, mode), 2, 2), first_phase(x, 2)
-    phase = None
-    if select == "input":
-        if seen is None or isinstance(down.selector, NormSelector | FixedSelector):
-            phase = down.choose(x)
-        else:
-            phase = down.choose(seen, witness=x)
+    phase = _choose(down, x) if select == "input" else None
     hard = phase is not None and not phase.dtype.is_floating_point
     if phase is not None and hard and only_result() and down.antialias is None:
         y = pool(phase_window(down.fit(x), phase, (2,) * dim, widths, mode), 2, 2)
         return y, _step(phase, x, 2)
 
     if _is_known(down, phase):
+        blur = down.antialias
         at_once = mode == "circular" and only_result() and (phase is None or hard)
 
         def kept(part: Tensor, *known: Tensor) -> Tensor:
-            if at_once and isinstance(down.antialias, Blur):
-                return _filtered_maximum(down.antialias, part, *known)
+            if at_once and isinstance(blur, Blur) and blur.padding_mode == mode:
+                return _filtered_maximum(blur, down.fit(part), *known)
             return down(max_filter(pad(part, widths, mode), 2), *known)
 
         in_parts = by_chunks_twice if torch.is_grad_enabled() else by_chunks
@@ -112,6 +101,14 @@ def max_and_sample(
 
     y, phase = _sample_dense(dense, x, phase, x.shape[1], (down,))
     return y, _step(phase, x, 2)
+
+
+def _choose(down: PolyphaseDown, x: Tensor) -> Tensor:
+    """Choose the phase of a map; a selector that takes fewer channels looks at the first ones."""
+    selector = down.selector
+    if isinstance(selector, ConvSelector) and selector.channels < x.shape[1]:
+        return down.choose(x.narrow(1, 0, selector.channels), witness=x)
+    return down.choose(x)
 
 
 def _filtered_maximum(blur: Blur, x: Tensor, phase: int | Tensor = 0) -> Tensor:

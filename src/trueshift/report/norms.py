@@ -36,16 +36,15 @@ class NormComparison:
         return sum(self.same_choice.values()) / len(self.same_choice)
 
 
-class _Watched(nn.Module):
-    """A selector that notes how often it keeps the component of the largest norm."""
+class _Watched:
+    """Stands for a selector's ``choose`` and notes how often that keeps the largest norm."""
 
     def __init__(self, selector: ConvSelector) -> None:
-        super().__init__()
-        self.selector, self.norm = selector, NormSelector(2).eval()
+        self.choose, self.norm = selector.choose, NormSelector(2).eval()
         self.same = self.total = 0
 
-    def choose(self, x: Tensor, stride: Stride, witness: Tensor | None = None) -> Tensor:
-        phase = self.selector.choose(x, stride, witness)
+    def __call__(self, x: Tensor, stride: Stride, witness: Tensor | None = None) -> Tensor:
+        phase = self.choose(x, stride, witness)
         sampled = x if witness is None else witness
         self.same += int((phase == self.norm.choose(sampled, stride)).sum())
         self.total += len(phase)
@@ -73,7 +72,7 @@ def compare_with_norms(
         )
     watchers = {name: _Watched(layer.selector) for name, layer in learned.items()}  # type: ignore[arg-type]
     for name, watcher in watchers.items():
-        learned[name].selector = watcher
+        learned[name].selector.choose = watcher  # type: ignore[union-attr]
         replaced.get_submodule(name).selector = NormSelector(2)
     right, norm_right, num_images = 0, 0, 0
     with torch.inference_mode():
