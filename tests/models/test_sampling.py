@@ -32,7 +32,7 @@ def test_selectors_are_as_wide_as_what_they_look_at():
     same = INPUT.replace(hidden="same")
     small = ts.models.resnet18(same, stem="cifar")
     assert looked_at(small) == [(64, 64), (128, 128), (256, 256)]
-    assert looked_at(ts.models.resnet9(same)) == [(16, 16), (32, 32), (64, 64)]
+    assert looked_at(ts.models.resnet9(same)) == [(16, 32), (32, 64), (64, 128)]
     output = ts.models.resnet18(INPUT.replace(select="output"))
     assert looked_at(output) == [(64, 8), (64, 8), (128, 16), (256, 32), (512, 64)]
     given = ts.models.resnet18(INPUT.replace(hidden=(1, 2, 3, 4, 5)))

@@ -37,9 +37,9 @@ class Sampling:
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
         padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
-        hidden: Width of learned selectors: the ``"same"`` as the map that they look at (in a stem:
-            that which is made there), an ``"eighth"`` of it, a number, or one number per
-            down-sampling of a network, in order.
+        hidden: Width of learned selectors: the ``"same"`` as the map that they look at (where that
+            is narrow, in stems and ResNet-9: as the one made of it), an ``"eighth"`` of it, a
+            number, or one number per down-sampling of a network, in order.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.

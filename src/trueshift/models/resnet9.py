@@ -42,7 +42,8 @@ class Stage(nn.Module):
         plain = 2 if spec.is_plain else 1
         self.conv = same_conv(in_channels, channels, 3, spec.padding_mode, stride=plain)
         self.norm = nn.BatchNorm2d(channels)
-        self.down = build_down(spec, channels, 2, in_channels)
+        # Its maps are narrow: selectors as narrow as their input lost accuracy.
+        self.down = build_down(spec, channels, 2, in_channels, like=channels)
         convs = (ConvNorm(channels, channels, spec.padding_mode) for _ in range(2))
         self.residual = nn.Sequential(*convs) if residual else None
         self.select = spec.select
