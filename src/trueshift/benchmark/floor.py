@@ -13,6 +13,8 @@ from trueshift.layers.resample import PolyphaseDown
 class Slice(nn.Module):
     """Stand in for a :class:`PolyphaseDown`: a view of the first component, without filter."""
 
+    selector = antialias = None
+
     def __init__(self, stride: int | tuple[int, ...]) -> None:
         super().__init__()
         self.stride = stride
