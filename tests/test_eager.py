@@ -1,9 +1,9 @@
 import pytest
 import torch
 
-from trueshift import Sampling
-from trueshift._eager import faster_layout, only_result
-from trueshift.models import resnet9
+from trueshift import Sampling, _eager
+from trueshift._eager import faster_layout, faster_map_layout, in_layout_of, only_result
+from trueshift.models import deeplabv3plus_resnet18, resnet9, unet
 
 LAST = torch.channels_last
 
@@ -44,3 +44,50 @@ def test_a_classifier_uses_it_at_test_time_only():
     assert [images.is_contiguous() for images in seen] == [True, False, False]
     assert torch.equal(found, asked)
     torch.testing.assert_close(found, recorded.detach())
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+@torch.no_grad()
+def test_large_images_take_it_in_any_batch_where_a_map_is_wanted(batch):
+    x = torch.randn(batch, 3, 256, 128)
+    faster = faster_map_layout(x)
+    assert faster.is_contiguous(memory_format=LAST)
+    assert in_layout_of(x, faster).is_contiguous()
+    assert in_layout_of(faster, faster) is faster
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 64, 64), (4, 3, 2**16), (1, 3, 4, 128, 128)])
+@torch.no_grad()
+def test_other_maps_stay_as_they_are(shape):
+    x = torch.randn(shape)
+    assert faster_map_layout(x) is x
+    assert in_layout_of(x, x) is x
+
+
+NARROW = {"widths": (8, 8, 8, 8)}
+SEGMENTERS = {
+    "deeplab": lambda spec: deeplabv3plus_resnet18(spec, 3, decoder_width=16, **NARROW),
+    "unet": lambda spec: unet(spec, 3, 3, widths=(4, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("name", SEGMENTERS)
+@pytest.mark.parametrize("method", ["stride", "lps"])
+def test_maps_of_large_images_are_the_same_in_every_batch(monkeypatch, name, method):
+    monkeypatch.setattr(_eager, "_LARGE_IMAGE", 32 * 64)
+    torch.manual_seed(0)
+    seen, model = [], SEGMENTERS[name](Sampling(method, "tri3", select="input")).eval()
+    *_, head = (m for m in model.modules() if isinstance(m, torch.nn.Conv2d))
+    head.register_forward_pre_hook(lambda _, args: seen.append(args[0].is_contiguous()))
+    x = torch.randn(6, 3, 32, 64)
+    recorded = model(x)
+    with torch.no_grad():
+        found = model(x)
+        assert found.is_contiguous()
+        assert all(torch.equal(model(x[i : i + 1])[0], found[i]) for i in range(6))
+        assert torch.equal(model(x.contiguous(memory_format=LAST)), found)
+        if method == "lps":
+            assert torch.equal(model(x.roll((3, 5), (2, 3))), found.roll((3, 5), (2, 3)))
+    assert seen[0]
+    assert not any(seen[1:])
+    torch.testing.assert_close(found, recorded.detach(), atol=1e-4, rtol=1e-4)

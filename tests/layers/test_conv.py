@@ -5,6 +5,7 @@ from torch.nn import functional as F
 from trueshift._adjoint import SoftWindow
 from trueshift.functional import polyphase_down
 from trueshift.layers.conv import same_conv
+from trueshift.padding import pad
 from trueshift.shifts import circular_shift
 
 SIZES = {1: (12,), 2: (12, 8), 3: (4, 6, 8)}
@@ -25,6 +26,16 @@ def test_circular_borders_may_be_wider_than_the_map(dilation):
     x = torch.randn(2, 3, 4, 6)
     with torch.no_grad():
         assert torch.equal(conv(circular_shift(x, 1, 2)), circular_shift(conv(x), 1, 2))
+
+
+@pytest.mark.parametrize("dilation", [3, 4, 6, 7, 8, 12, 18, (5, 12)])
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_taps_go_around_a_circular_map_as_often_as_they_need_to(dilation, size):
+    conv = same_conv(3, 4, size, "circular", dilation=dilation, stride=2).double()
+    x = torch.randn(2, 3, 4, 6, dtype=torch.float64)
+    wide = pad(x, conv.widths, "circular")
+    plain = F.conv2d(wide, conv.weight, stride=2, dilation=dilation)
+    torch.testing.assert_close(conv(x), plain)
 
 
 @pytest.mark.parametrize("mode", ["zeros", "circular"])

@@ -10,7 +10,15 @@ from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windo
 from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map, last_format
 from trueshift._adjoint.mixing import mix_by_convolution, mixes_by_convolution
 from trueshift._adjoint.picking import image_by_image, pick
-from trueshift._adjoint.sampling import HardDown, HardUp, SoftDown, SoftSpread, SoftUp, SoftWindow
+from trueshift._adjoint.sampling import (
+    HardDown,
+    HardUp,
+    SoftDown,
+    SoftSpread,
+    SoftUp,
+    SoftWindow,
+    inner_products,
+)
 from trueshift._adjoint.views import (
     Slices,
     Widths,
@@ -43,6 +51,7 @@ __all__ = [
     "empty_map",
     "filled_windows",
     "image_by_image",
+    "inner_products",
     "last_format",
     "mix_by_convolution",
     "mixes_by_convolution",

@@ -69,7 +69,7 @@ class SoftDown(_Soft):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(x: Tensor) -> Tensor:
-            return _inner(x, grad, phase_slices(ctx.stride))
+            return inner_products(x, grad, phase_slices(ctx.stride))
 
         return _soft_backward(ctx, grad, SoftUp, of_phase)
 
@@ -87,7 +87,7 @@ class SoftUp(_Soft):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(y: Tensor) -> Tensor:
-            return _inner(grad, y, phase_slices(ctx.stride))
+            return inner_products(grad, y, phase_slices(ctx.stride))
 
         return _soft_backward(ctx, grad, SoftDown, of_phase)
 
@@ -102,7 +102,7 @@ class SoftWindow(_Soft):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(x: Tensor) -> Tensor:
-            return _inner(x, grad, window_slices(x.shape[2:], ctx.stride))
+            return inner_products(x, grad, window_slices(x.shape[2:], ctx.stride))
 
         return _soft_backward(ctx, grad, SoftSpread, of_phase)
 
@@ -122,7 +122,7 @@ class SoftSpread(_Soft):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(y: Tensor) -> Tensor:
-            return _inner(grad, y, window_slices(grad.shape[2:], ctx.stride))
+            return inner_products(grad, y, window_slices(grad.shape[2:], ctx.stride))
 
         return _soft_backward(ctx, grad, SoftWindow, of_phase)
 
@@ -157,6 +157,6 @@ def _weighted_sum(x: Tensor, phase: Tensor, reads: Iterator[Slices]) -> Tensor:
     return y
 
 
-def _inner(x: Tensor, y: Tensor, reads: Iterator[Slices]) -> Tensor:
+def inner_products(x: Tensor, y: Tensor, reads: Iterator[Slices]) -> Tensor:
     """Inner product of every read of ``x`` with ``y``: ``(B, P)``."""
     return torch.stack([(x[read] * y).flatten(1).sum(1) for read in reads], dim=1)

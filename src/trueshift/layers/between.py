@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from trueshift._adjoint import Slices, component_view, empty_map
+from trueshift._adjoint import component_view, empty_map
 from trueshift.padding import pad
 
 
@@ -29,28 +30,38 @@ def fill_between(y: Tensor, phase: Tensor, mode: str) -> Tensor:
         >>> fill_between(torch.tensor([[[1.0, 3.0]]]), torch.tensor([0]), "circular")
         tensor([[[1., 2., 3., 2.]]])
     """
-    dim = y.ndim - 2
-    means = _means(pad(y, ((1, 1),) * dim, mode))
-    out = empty_map(y, [2 * size for size in y.shape[2:]])
+    dim, sizes = y.ndim - 2, y.shape[2:]
+    halves = pad(y, ((1, 1),) * dim, mode) * 0.5
+    out = empty_map(y, [2 * size for size in sizes])
     components = component_view(out, (2,) * dim)  # (B, 2, 2, C, h, w)
     places = list(itertools.product((0, 1), repeat=dim))
-    for image, (parts, place) in enumerate(zip(components, phase.tolist(), strict=True)):
+    for parts, image, half, place in zip(components, y, halves, phase.tolist(), strict=True):
         offsets = places[place]
-        for between, source in means.items():
+        parts[offsets].copy_(image)
+        for between in places[1:]:
             there = tuple(o ^ b for o, b in zip(offsets, between, strict=True))
-            starts = [1 - (o & b) for o, b in zip(offsets, between, strict=True)]
-            here: Slices = tuple(slice(i, i + n) for i, n in zip(starts, y.shape[2:], strict=True))
-            parts[there].copy_(source[image][(..., *here)])
+            _mean(half, offsets, between, sizes, parts[there])
     return out
 
 
-def _means(x: Tensor) -> dict[tuple[int, ...], Tensor]:
-    """Return, for every set of axes, the means of neighbours along these axes."""
-    means = {(0,) * (x.ndim - 2): x}
-    for bits in itertools.islice(itertools.product((0, 1), repeat=x.ndim - 2), 1, None):
-        axis = len(bits) - 1 - bits[::-1].index(1)
-        before = means[(*bits[:axis], 0, *bits[axis + 1 :])]
-        size = before.shape[2 + axis] - 1
-        pair = before.narrow(2 + axis, 0, size), before.narrow(2 + axis, 1, size)
-        means[bits] = torch.add(*pair).mul_(0.5)
-    return means
+def _mean(
+    half: Tensor,
+    offsets: tuple[int, ...],
+    between: tuple[int, ...],
+    sizes: Sequence[int],
+    out: Tensor,
+) -> None:
+    """Write the means of neighbours along the axes that ``between`` marks, of halves of values."""
+    for axis, (marked, size) in enumerate(zip(between, sizes, strict=True), start=1):
+        half = half if marked else half.narrow(axis, 1, size)
+    *others, last = [axis for axis, marked in enumerate(between, start=1) if marked]
+    for axis in others:
+        half = torch.add(*_neighbours(half, axis, offsets, sizes)).mul_(0.5)
+    torch.add(*_neighbours(half, last, offsets, sizes), out=out)
+
+
+def _neighbours(
+    half: Tensor, axis: int, offsets: tuple[int, ...], sizes: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    start, size = 1 - offsets[axis - 1], sizes[axis - 1]
+    return half.narrow(axis, start, size), half.narrow(axis, start + 1, size)

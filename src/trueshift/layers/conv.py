@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -37,7 +38,8 @@ class _Same:
     padding_mode: Any
 
     def forward(self, x: Tensor) -> Tensor:
-        widths = self.widths
+        dilation = self._dilation(x)
+        widths = self._widths(dilation)
         before, after = zip(*widths, strict=True)
         inside = self.padding_mode == "zeros" and before == after  # torch pads by itself
         x = x if inside else pad(x, widths, self.padding_mode)
@@ -48,7 +50,7 @@ class _Same:
             self.stride,
             before if inside else 0,
             self.groups,
-            self.dilation,
+            dilation,
         )
 
     def at(self, x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
@@ -78,8 +80,19 @@ class _Same:
     @property
     def widths(self) -> Widths:
         """Border of each axis that keeps the size, before and after."""
-        reaches = [d * (k - 1) for k, d in zip(self.kernel_size, self.dilation, strict=True)]
+        return self._widths(self.dilation)
+
+    def _widths(self, dilation: tuple[int, ...]) -> Widths:
+        reaches = [d * (k - 1) for k, d in zip(self.kernel_size, dilation, strict=True)]
         return tuple((reach // 2, reach - reach // 2) for reach in reaches)
+
+    def _dilation(self, x: Tensor) -> tuple[int, ...]:
+        """Distance of the taps, without the whole turns that they make around a circular map."""
+        centred = all(k % 2 == 1 for k in self.kernel_size)
+        if self.padding_mode != "circular" or not centred or torch.compiler.is_compiling():
+            return self.dilation
+        sizes = zip(self.dilation, x.shape[2:], strict=True)
+        return tuple(d if d < size else d % size or size for d, size in sizes)
 
 
 class SameConv1d(_Same, nn.Conv1d):

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from trueshift._adjoint import Slices, image_by_image
+from trueshift._adjoint import Slices, channels_last, image_by_image
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import hooked, in_full_precision, needs_whole_batch, only_result, watched
+from trueshift._eager import (
+    by_hand,
+    hooked,
+    in_full_precision,
+    needs_whole_batch,
+    only_result,
+    watched,
+)
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -26,6 +34,7 @@ from trueshift._validate import (
 from trueshift.functional import polyphase_down, polyphase_up
 from trueshift.layers.antialias import Blur, build_antialias, filter_and_keep
 from trueshift.layers.between import fill_between
+from trueshift.layers.placing import FilteredUp
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
@@ -163,9 +172,19 @@ class PolyphaseUp(nn.Module):
         check_map("PolyphaseUp", y, name="y")
         steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
         check_phase("PolyphaseUp", phase, y, math.prod(steps))
+        whole = tuple(size * step for size, step in zip(y.shape[2:], steps, strict=True))
+        size = None
+        if output_size is not None:
+            size = check_output_size("PolyphaseUp", output_size, whole, steps)
+        blur = self.antialias
+        if isinstance(blur, Blur):
+            if _is_linear(blur, y, phase, steps) and size in (None, whole):
+                return fill_between(y, phase, blur.padding_mode)
+            if self.training and _learns(blur, y, phase, steps) and size in (None, whole):
+                return _filtered_up(blur, y, phase, steps)
 
         def up(y: Tensor, phase: Tensor) -> Tensor:
-            return self._up(y, phase, steps, output_size)
+            return self._up(y, phase, steps, size)
 
         maps = 1 if self.antialias is None else 3  # placed, with a border, filtered
         per_image = maps * math.prod([*y.shape[1:], *steps])
@@ -177,22 +196,15 @@ class PolyphaseUp(nn.Module):
         return up(y, phase)
 
     def _up(
-        self, y: Tensor, phase: Tensor, steps: tuple[int, ...], output_size: Sequence[int] | None
+        self, y: Tensor, phase: Tensor, steps: tuple[int, ...], size: tuple[int, ...] | None
     ) -> Tensor:
-        whole = tuple(size * step for size, step in zip(y.shape[2:], steps, strict=True))
-        size = None
-        if output_size is not None:
-            size = check_output_size("PolyphaseUp", output_size, whole, steps)
-        blur = self.antialias
-        if isinstance(blur, Blur) and _is_linear(blur, y, phase, steps) and size in (None, whole):
-            return fill_between(y, phase, blur.padding_mode)
         u = polyphase_up(y, phase, steps)
         if size is not None:
             kept: Slices = (..., *(slice(0, wanted) for wanted in size))
             u = u[kept]
-        if blur is None:
+        if self.antialias is None:
             return u
-        filtered: Tensor = blur(u)
+        filtered: Tensor = self.antialias(u)
         scale = float(math.prod(steps))
         return filtered.mul_(scale) if only_result() else filtered * scale
 
@@ -324,12 +336,34 @@ def LPU(
 
 
 def _is_linear(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
-    """Whether placing and filtering gives only means of neighbours."""
-    if not only_result() or hooked(blur) or not image_by_image(y, _FILL_ELEMENTS):
+    """Whether placing and filtering gives only means of neighbours, without a backward pass."""
+    if not only_result() or not image_by_image(y, _FILL_ELEMENTS) or not _fits(blur, y, steps):
         return False
     linear = set(steps) == {2} and blur.size == 3 and not phase.dtype.is_floating_point
-    fits = (blur.channels, blur.dim) == (y.shape[1], len(steps))
-    return in_full_precision(y) and linear and fits and blur.padding_mode in ("circular", "zeros")
+    return linear and in_full_precision(y)
+
+
+def _learns(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
+    """Whether :class:`FilteredUp` takes a map and its phases, and is quicker."""
+    if not by_hand(y) or y.dtype != torch.float32 or channels_last(y):
+        return False
+    known = phase.dtype in (torch.int64, torch.float32)
+    cuts = blur.size % 2 == 1 or min(steps) > 1  # a transposed convolution cannot cut the rest
+    return known and cuts and _fits(blur, y, steps)
+
+
+def _filtered_up(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> Tensor:
+    hard = not phase.dtype.is_floating_point
+    weights = F.one_hot(phase, math.prod(steps)).to(y.dtype) if hard else phase
+    taps = blur.kernel[:1] * math.prod(steps)
+    up: Tensor = FilteredUp.apply(y, weights, taps, steps, blur.padding_mode)
+    return up
+
+
+def _fits(blur: Blur, y: Tensor, steps: tuple[int, ...]) -> bool:
+    """Whether a filter takes a map, with borders that may be made before placing; no hook looks."""
+    same = (blur.channels, blur.dim) == (y.shape[1], len(steps))
+    return same and blur.padding_mode in ("circular", "zeros") and not hooked(blur)
 
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trueshift._adjoint import channels_last
+from trueshift._eager import faster_map_layout, in_layout_of
 from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
 from trueshift.layers.norm import Chain
@@ -36,8 +38,8 @@ class PooledContext(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         pool, conv, norm, relu = self
-        y = relu(norm(conv(pool(x)[:, :, None, None])))
-        return y.expand(-1, -1, *x.shape[2:])
+        y = relu(norm(conv(pool(x)[:, :, None, None]))).expand(-1, -1, *x.shape[2:])
+        return y.contiguous(memory_format=torch.channels_last) if channels_last(x) else y
 
 
 class ASPP(nn.Module):
@@ -147,8 +149,8 @@ class DeepLabV3Plus(nn.Module):
         return self.backbone.features(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        low, *_, high = self.features(x)
-        return self.unpool(self.classifier(low, high), low.steps)
+        low, *_, high = self.features(faster_map_layout(x))
+        return self.unpool(in_layout_of(x, self.classifier(low, high)), low.steps)
 
 
 def _deeplab(

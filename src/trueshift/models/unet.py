@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from trueshift._eager import faster_map_layout, in_layout_of
 from trueshift._validate import check_dim, check_positive
 from trueshift.layers.antialias import NORMS
 from trueshift.layers.conv import same_conv
@@ -97,12 +98,12 @@ class UNet(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        *skips, bottom = self.features(x)
+        *skips, bottom = self.features(faster_map_layout(x))
         y, steps = bottom.x, bottom.steps
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return self.head(y)
+        return in_layout_of(x, self.head(y))
 
 
 @saveable

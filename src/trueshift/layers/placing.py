@@ -1,0 +1,80 @@
+"""Up-sampling at soft phases with a fixed filter: one transposed convolution."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from trueshift._adjoint import inner_products, phase_slices
+from trueshift._chunks import chunks
+from trueshift.functional import polyphase_down
+from trueshift.layers.steady import CONV_FUNCTIONS
+from trueshift.padding import pad
+
+
+class FilteredUp(Function):
+    """Place a map at soft phases and filter it symmetrically; borders are circular or zeros.
+
+    Forward, the phases of an image and the filter make one kernel, so that the placed map need not
+    exist. Backward, the gradient is filtered, and its components give the gradients of the map and
+    of the phases. Kept are only the map and the phases.
+    """
+
+    @staticmethod
+    def forward(
+        y: Tensor, phase: Tensor, taps: Tensor, stride: tuple[int, ...], mode: str
+    ) -> Tensor:
+        batch, channels, *sizes = y.shape
+        dim, size = len(stride), taps.shape[-1]
+        before, after = (size - 1) // 2, size // 2
+        reach = [-(-after // step) for step in stride]
+        wide = pad(y, tuple((edge, edge) for edge in reach), mode)
+        phases = phase.reshape(batch, 1, *stride)
+        kernels = CONV_FUNCTIONS[dim](phases, taps, padding=size - 1)  # (B, 1, size + stride - 1)
+        groups = batch * channels
+        out = torch.convolution(
+            wide.reshape(1, groups, *wide.shape[2:]),
+            kernels.expand(-1, channels, *[-1] * dim).reshape(groups, 1, *kernels.shape[2:]),
+            None,
+            stride,
+            [step * edge + after for step, edge in zip(stride, reach, strict=True)],  # cut off
+            [1] * dim,
+            True,
+            [after - before] * dim,
+            groups,
+        )
+        return out.view(batch, channels, *(n * s for n, s in zip(sizes, stride, strict=True)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        y, phase, taps, ctx.stride, ctx.mode = inputs
+        ctx.save_for_backward(y, phase, taps)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, phase, taps = ctx.saved_tensors
+        need_y, need_phase, *_ = ctx.needs_input_grad
+        of_y, of_phase = [], []
+        with torch.autocast("cpu", enabled=False):
+            for above, part, weights in chunks(
+                grad, y, phase, per_image=2 * math.prod(grad.shape[1:])
+            ):
+                placed = _filter(above, taps, ctx.mode)
+                if need_y:
+                    of_y.append(polyphase_down(placed, weights, ctx.stride))
+                if need_phase:
+                    of_phase.append(inner_products(placed, part, phase_slices(ctx.stride)))
+        none = (None, None, None)
+        return torch.cat(of_y) if of_y else None, torch.cat(of_phase) if of_phase else None, *none
+
+
+def _filter(x: Tensor, taps: Tensor, mode: str) -> Tensor:
+    """Filter all channels of a map alike; even sizes reach further to the left."""
+    dim, channels, size = x.ndim - 2, x.shape[1], taps.shape[-1]
+    wide = pad(x, ((size // 2, (size - 1) // 2),) * dim, mode)
+    weight = taps.expand(channels, 1, *taps.shape[2:])
+    return CONV_FUNCTIONS[dim](wide, weight, groups=channels)
