@@ -13,13 +13,17 @@ _PRECISE = (torch.float32, torch.float64)
 
 def only_result() -> bool:
     """Whether nothing is kept but the result, so that maps may be overwritten or made in parts."""
-    traced = torch.compiler.is_compiling() or bool(torch._C._is_tracing())
-    return not (torch.is_grad_enabled() or traced)
+    return not (torch.is_grad_enabled() or traced())
+
+
+def traced() -> bool:
+    """Whether a graph is made, in which sizes stand for others."""
+    return torch.compiler.is_compiling() or bool(torch._C._is_tracing())
 
 
 def by_hand(x: Tensor, *others: Tensor) -> bool:
     """Whether a backward pass written by hand for CPUs may be used: for tensors of one dtype."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+    if traced() or not torch.is_grad_enabled():
         return False
     usual = x.device.type == "cpu" and in_full_precision(x) and x.numel() > 0
     return usual and all(other.dtype == x.dtype for other in others)
@@ -69,10 +73,13 @@ def faster_map_layout(x: Tensor) -> Tensor:
 
 
 def in_layout_of(x: Tensor, y: Tensor) -> Tensor:
-    """Return what was made of :func:`faster_map_layout` of ``x`` in the layout that ``x`` has."""
-    return y.contiguous() if _is_large_image(x) and x.is_contiguous() else y
+    """Return what was made of :func:`faster_map_layout` of ``x`` as a network on ``x`` would."""
+    if not _is_large_image(x):
+        return y
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return y if last else y.contiguous()
 
 
 def _is_large_image(x: Tensor) -> bool:
-    large = x.ndim == 4 and x.shape[2] * x.shape[3] >= _LARGE_IMAGE
-    return large and only_result() and x.device.type == "cpu"
+    image = x.ndim == 4 and x.device.type == "cpu" and only_result()  # a graph takes any size
+    return image and x.shape[2] * x.shape[3] >= _LARGE_IMAGE

@@ -65,6 +65,20 @@ def test_it_keeps_only_what_it_is_given():
     assert max(kept) == y.numel()
 
 
+def test_it_keeps_no_map_for_phases_that_do_not_learn():
+    up, y, _ = build((3, 4), (2, 2), 3, "circular")
+    doubled = y * 2
+    out = up(doubled, torch.arange(4))
+    doubled.zero_()
+    out.sum().backward()
+    torch.testing.assert_close(y.grad, torch.full_like(y, 8.0))
+
+
+def test_filters_may_be_of_another_type():
+    up, y, phase = build((3, 4), (2, 2), 3, "circular")
+    assert up.double()(y, phase).dtype == torch.float32
+
+
 def test_other_maps_take_the_plain_way():
     up, y, phase = build((4, 4), (2, 2), 3, "reflect")
     assert "FilteredUp" not in type(up(y, phase).grad_fn).__name__

@@ -107,3 +107,14 @@ def test_onnx_with_dynamic_batch(case, tmp_path):
 
     close(run(x[:2]), out[:2])
     check_exact(run, x, out, method)
+
+
+def test_a_graph_takes_images_that_eager_code_lays_out_otherwise():
+    torch.manual_seed(0)
+    model = ts.models.unet(ts.Sampling("stride"), 3, 3, widths=(4, 4)).eval()
+    tall, wide = Dim("tall", max=200), Dim("wide", max=200)
+    sizes = ({2: 2 * tall, 3: 2 * wide},)
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.randn(1, 3, 32, 48),), dynamic_shapes=sizes)
+        large = torch.randn(1, 3, 192, 256)
+        close(program.module()(large), model(large))

@@ -63,5 +63,6 @@ def _mean(
 def _neighbours(
     half: Tensor, axis: int, offsets: tuple[int, ...], sizes: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
+    """Return both neighbours of every value that lies between two along an axis of an image."""
     start, size = 1 - offsets[axis - 1], sizes[axis - 1]
     return half.narrow(axis, start, size), half.narrow(axis, start + 1, size)

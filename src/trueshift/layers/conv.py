@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Widths
-from trueshift._eager import only_result
+from trueshift._eager import only_result, traced
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -88,11 +87,11 @@ class _Same:
 
     def _dilation(self, x: Tensor) -> tuple[int, ...]:
         """Distance of the taps, without the whole turns that they make around a circular map."""
-        centred = all(k % 2 == 1 for k in self.kernel_size)
-        if self.padding_mode != "circular" or not centred or torch.compiler.is_compiling():
+        centred = all(k % 2 == 1 for k in self.kernel_size)  # else whole turns move the centre
+        if self.padding_mode != "circular" or not centred or traced() or x.numel() == 0:
             return self.dilation
-        sizes = zip(self.dilation, x.shape[2:], strict=True)
-        return tuple(d if d < size else d % size or size for d, size in sizes)
+        sizes = x.shape[-len(self.dilation) :]
+        return tuple((d - 1) % n + 1 for d, n in zip(self.dilation, sizes, strict=True))
 
 
 class SameConv1d(_Same, nn.Conv1d):

@@ -21,7 +21,7 @@ class FilteredUp(Function):
 
     Forward, the phases of an image and the filter make one kernel, so that the placed map need not
     exist. Backward, the gradient is filtered, and its components give the gradients of the map and
-    of the phases. Kept are only the map and the phases.
+    of the phases. No map is kept but the one that is given, and that for the phases only.
     """
 
     @staticmethod
@@ -31,17 +31,17 @@ class FilteredUp(Function):
         batch, channels, *sizes = y.shape
         dim, size = len(stride), taps.shape[-1]
         before, after = (size - 1) // 2, size // 2
-        reach = [-(-after // step) for step in stride]
-        wide = pad(y, tuple((edge, edge) for edge in reach), mode)
-        phases = phase.reshape(batch, 1, *stride)
-        kernels = CONV_FUNCTIONS[dim](phases, taps, padding=size - 1)  # (B, 1, size + stride - 1)
+        edges = [-(-after // step) for step in stride]
+        wide = pad(y, tuple((edge, edge) for edge in edges), mode)
+        # Every tap at every phase; as the taps are symmetric, their order does not matter.
+        kernels = CONV_FUNCTIONS[dim](phase.reshape(batch, 1, *stride), taps, padding=size - 1)
         groups = batch * channels
         out = torch.convolution(
             wide.reshape(1, groups, *wide.shape[2:]),
             kernels.expand(-1, channels, *[-1] * dim).reshape(groups, 1, *kernels.shape[2:]),
             None,
             stride,
-            [step * edge + after for step, edge in zip(stride, reach, strict=True)],  # cut off
+            [step * edge + after for step, edge in zip(stride, edges, strict=True)],  # cut off
             [1] * dim,
             True,
             [after - before] * dim,
@@ -52,24 +52,22 @@ class FilteredUp(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         y, phase, taps, ctx.stride, ctx.mode = inputs
-        ctx.save_for_backward(y, phase, taps)
+        ctx.save_for_backward(y if ctx.needs_input_grad[1] else None, phase, taps)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         y, phase, taps = ctx.saved_tensors
-        need_y, need_phase, *_ = ctx.needs_input_grad
+        maps = (grad, phase) if y is None else (grad, phase, y)
         of_y, of_phase = [], []
         with torch.autocast("cpu", enabled=False):
-            for above, part, weights in chunks(
-                grad, y, phase, per_image=2 * math.prod(grad.shape[1:])
-            ):
-                placed = _filter(above, taps, ctx.mode)
-                if need_y:
-                    of_y.append(polyphase_down(placed, weights, ctx.stride))
-                if need_phase:
-                    of_phase.append(inner_products(placed, part, phase_slices(ctx.stride)))
-        none = (None, None, None)
-        return torch.cat(of_y) if of_y else None, torch.cat(of_phase) if of_phase else None, *none
+            for part, weights, *given in chunks(*maps, per_image=2 * math.prod(grad.shape[1:])):
+                filtered = _filter(part, taps, ctx.mode)
+                if ctx.needs_input_grad[0]:
+                    of_y.append(polyphase_down(filtered, weights, ctx.stride))
+                for image in given:
+                    of_phase.append(inner_products(filtered, image, phase_slices(ctx.stride)))
+        grads = (torch.cat(parts) if parts else None for parts in (of_y, of_phase))
+        return (*grads, None, None, None)
 
 
 def _filter(x: Tensor, taps: Tensor, mode: str) -> Tensor:

@@ -355,7 +355,7 @@ def _learns(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> boo
 def _filtered_up(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> Tensor:
     hard = not phase.dtype.is_floating_point
     weights = F.one_hot(phase, math.prod(steps)).to(y.dtype) if hard else phase
-    taps = blur.kernel[:1] * math.prod(steps)
+    taps = blur.kernel[:1].to(y.dtype) * math.prod(steps)
     up: Tensor = FilteredUp.apply(y, weights, taps, steps, blur.padding_mode)
     return up
 
