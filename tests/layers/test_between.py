@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from trueshift.layers import resample
+from trueshift.layers import placing
 from trueshift.layers.between import fill_between
 from trueshift.layers.resample import LPU
 
@@ -14,7 +14,7 @@ from trueshift.layers.resample import LPU
 @pytest.mark.parametrize("sizes", [(5,), (3, 4), (1, 1), (2, 3, 2)])
 @pytest.mark.parametrize("last", [False, True])
 def test_it_is_placing_and_filtering(monkeypatch, mode, sizes, last):
-    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
+    monkeypatch.setattr(placing, "_FILL_ELEMENTS", 1)
     dim = len(sizes)
     phase = torch.arange(2**dim)
     y = torch.randn(2**dim, 3, *sizes)
@@ -23,9 +23,9 @@ def test_it_is_placing_and_filtering(monkeypatch, mode, sizes, last):
     up = LPU(3, antialias="tri3", padding_mode=mode, dim=dim).eval()
     with torch.inference_mode():
         found = up(y, phase, output_size=[2 * size for size in sizes])
-        monkeypatch.setattr(resample, "fill_between", None)
+        monkeypatch.setattr(placing, "fill_between", None)
         torch.testing.assert_close(found, fill_between(y, phase, mode), rtol=0, atol=0)
-        monkeypatch.setattr(resample, "_is_linear", lambda *args: False)
+        monkeypatch.setattr(placing, "_lies_between", lambda *args: False)
         plain = up(y, phase)
     torch.testing.assert_close(found, plain)
     assert found.stride() == plain.stride()
@@ -42,8 +42,8 @@ def test_shifts_of_the_fine_grid_are_exact(dtype):
 
 
 def test_a_cropped_map_and_hooks_take_the_plain_way(monkeypatch):
-    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
-    monkeypatch.setattr(resample, "fill_between", None)
+    monkeypatch.setattr(placing, "_FILL_ELEMENTS", 1)
+    monkeypatch.setattr(placing, "fill_between", None)
     up = LPU(3, antialias="tri3", padding_mode="zeros").eval()
     y, phase = torch.randn(1, 3, 4, 4), torch.tensor([1])
     with torch.inference_mode():
@@ -59,7 +59,7 @@ def test_a_cropped_map_and_hooks_take_the_plain_way(monkeypatch):
 
 
 def test_half_precision_does_not_overflow_between_large_values(monkeypatch):
-    monkeypatch.setattr(resample, "_FILL_ELEMENTS", 1)
+    monkeypatch.setattr(placing, "_FILL_ELEMENTS", 1)
     y = torch.full((1, 3, 4, 4), 40000.0, dtype=torch.float16)
     with torch.inference_mode():
         up = LPU(3, antialias="tri3").eval()(y, torch.tensor([1]))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trueshift import Blur
-from trueshift.layers import resample
+from trueshift.layers import placing
 from trueshift.layers.placing import FilteredUp
 from trueshift.layers.resample import PolyphaseUp
 
@@ -37,7 +37,7 @@ def test_it_is_placing_and_filtering(monkeypatch, sizes, stride, size, mode):
     quick = "FilteredUp" in type(found.grad_fn).__name__
     assert quick == (size % 2 == 1 or min(stride) > 1)
     grads = gradients(found, y, phase)
-    monkeypatch.setattr(resample, "_learns", lambda *args: False)
+    monkeypatch.setattr(placing, "_learns", lambda *args: False)
     plain = up(y, phase)
     torch.testing.assert_close(found, plain)
     torch.testing.assert_close(grads, gradients(plain, y, phase), atol=1e-4, rtol=1e-4)

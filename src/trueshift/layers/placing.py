@@ -1,4 +1,8 @@
-"""Up-sampling at soft phases with a fixed filter: one transposed convolution."""
+"""Up-sampling with a fixed filter without placing values among zeros first.
+
+At test time what lies between two values is their mean; in training, phases and filter together are
+one transposed convolution.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,55 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn import functional as F
 
-from trueshift._adjoint import inner_products, phase_slices
+from trueshift._adjoint import channels_last, image_by_image, inner_products, phase_slices
 from trueshift._chunks import chunks
+from trueshift._eager import by_hand, hooked, in_full_precision, only_result
 from trueshift.functional import polyphase_down
+from trueshift.layers.antialias import Blur
+from trueshift.layers.between import fill_between
 from trueshift.layers.steady import CONV_FUNCTIONS
 from trueshift.padding import pad
+
+# From this size of an image on, filling it value by value is quicker than a filter for the batch.
+_FILL_ELEMENTS = 2**13
+
+
+def filtered_up(blur: Blur, y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor | None:
+    """Up-sample and filter, scaled to keep the mean; ``None`` where there is no quicker way.
+
+    Args:
+        blur: The filter. While it is in training mode, bits may go by place.
+        y: ``(B, C, *spatial)``.
+        phase: Hard ``(B,)`` or soft ``(B, P)``.
+        stride: Sampling factor of each axis.
+    """
+    same = (blur.channels, blur.dim) == (y.shape[1], len(stride))
+    if not same or hooked(blur) or blur.padding_mode not in ("circular", "zeros"):
+        return None
+    hard = not phase.dtype.is_floating_point
+    if hard and _lies_between(blur, y, stride):
+        return fill_between(y, phase, blur.padding_mode)
+    if not _learns(blur, y, phase, stride):
+        return None
+    weights = F.one_hot(phase, math.prod(stride)).to(y.dtype) if hard else phase
+    taps = blur.kernel[:1].to(y.dtype) * math.prod(stride)
+    filtered: Tensor = FilteredUp.apply(y, weights, taps, stride, blur.padding_mode)
+    return filtered
+
+
+def _lies_between(blur: Blur, y: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether only means of neighbours are wanted, of images that are large enough."""
+    means = set(stride) == {2} and blur.size == 3
+    return means and only_result() and in_full_precision(y) and image_by_image(y, _FILL_ELEMENTS)
+
+
+def _learns(blur: Blur, y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> bool:
+    """Whether :class:`FilteredUp` takes a map and its phases."""
+    cuts = blur.size % 2 == 1 or min(stride) > 1  # else it cannot cut what is too much
+    types = y.dtype == torch.float32 and phase.dtype in (torch.int64, torch.float32)
+    return cuts and types and blur.training and by_hand(y) and not channels_last(y)
 
 
 class FilteredUp(Function):

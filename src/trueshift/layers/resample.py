@@ -7,18 +7,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from trueshift._adjoint import Slices, channels_last, image_by_image
+from trueshift._adjoint import Slices
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import (
-    by_hand,
-    hooked,
-    in_full_precision,
-    needs_whole_batch,
-    only_result,
-    watched,
-)
+from trueshift._eager import needs_whole_batch, only_result, traced, watched
 from trueshift._validate import (
     PADDING_MODES,
     Stride,
@@ -33,15 +25,11 @@ from trueshift._validate import (
 )
 from trueshift.functional import polyphase_down, polyphase_up
 from trueshift.layers.antialias import Blur, build_antialias, filter_and_keep
-from trueshift.layers.between import fill_between
-from trueshift.layers.placing import FilteredUp
+from trueshift.layers.placing import filtered_up
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.padding import pad
 
 SELECT_ON = ("filtered", "unfiltered")
-
-# From this size of an image on, filling it value by value is quicker than a filter for the batch.
-_FILL_ELEMENTS = 2**13
 
 
 class PolyphaseDown(nn.Module):
@@ -176,12 +164,10 @@ class PolyphaseUp(nn.Module):
         size = None
         if output_size is not None:
             size = check_output_size("PolyphaseUp", output_size, whole, steps)
-        blur = self.antialias
-        if isinstance(blur, Blur):
-            if _is_linear(blur, y, phase, steps) and size in (None, whole):
-                return fill_between(y, phase, blur.padding_mode)
-            if self.training and _learns(blur, y, phase, steps) and size in (None, whole):
-                return _filtered_up(blur, y, phase, steps)
+        if isinstance(self.antialias, Blur) and not traced() and size in (None, whole):
+            filtered = filtered_up(self.antialias, y, phase, steps)
+            if filtered is not None:
+                return filtered
 
         def up(y: Tensor, phase: Tensor) -> Tensor:
             return self._up(y, phase, steps, size)
@@ -333,37 +319,6 @@ def LPU(
     """
     blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
     return PolyphaseUp(stride, blur)
-
-
-def _is_linear(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
-    """Whether placing and filtering gives only means of neighbours, without a backward pass."""
-    if not only_result() or not image_by_image(y, _FILL_ELEMENTS) or not _fits(blur, y, steps):
-        return False
-    linear = set(steps) == {2} and blur.size == 3 and not phase.dtype.is_floating_point
-    return linear and in_full_precision(y)
-
-
-def _learns(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> bool:
-    """Whether :class:`FilteredUp` takes a map and its phases, and is quicker."""
-    if not by_hand(y) or y.dtype != torch.float32 or channels_last(y):
-        return False
-    known = phase.dtype in (torch.int64, torch.float32)
-    cuts = blur.size % 2 == 1 or min(steps) > 1  # a transposed convolution cannot cut the rest
-    return known and cuts and _fits(blur, y, steps)
-
-
-def _filtered_up(blur: Blur, y: Tensor, phase: Tensor, steps: tuple[int, ...]) -> Tensor:
-    hard = not phase.dtype.is_floating_point
-    weights = F.one_hot(phase, math.prod(steps)).to(y.dtype) if hard else phase
-    taps = blur.kernel[:1].to(y.dtype) * math.prod(steps)
-    up: Tensor = FilteredUp.apply(y, weights, taps, steps, blur.padding_mode)
-    return up
-
-
-def _fits(blur: Blur, y: Tensor, steps: tuple[int, ...]) -> bool:
-    """Whether a filter takes a map, with borders that may be made before placing; no hook looks."""
-    same = (blur.channels, blur.dim) == (y.shape[1], len(steps))
-    return same and blur.padding_mode in ("circular", "zeros") and not hooked(blur)
 
 
 def _plain(stride: Stride) -> int | tuple[int, ...]:

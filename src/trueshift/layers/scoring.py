@@ -32,7 +32,7 @@ class ComponentMeans(Function):
         for (part,) in chunks(x, per_image=per_image(x, weight)):
             hidden = _convolve(part, weight, stride, bias)
             positive.append(hidden > 0)
-            means.append(_means(hidden.relu_(), stride))
+            means.append(spatial_means(hidden.relu_(), stride))
         return torch.cat(means), torch.cat(positive)  # (B, hidden, *stride), (B, hidden, *spatial)
 
     @staticmethod
@@ -66,12 +66,12 @@ def component_means(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, 
 
     def means(part: Tensor) -> Tensor:
         hidden = _convolve(part, weight, stride, bias, convolve)
-        return _means(hidden.relu_(), stride)
+        return spatial_means(hidden.relu_(), stride)
 
     return by_chunks(means, x, per_image=per_image(x, weight))  # (B, hidden, *stride)
 
 
-def _means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
+def spatial_means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return the mean over space of every component, ``(B, C, *stride)``.
 
     One axis after the other, in the order of memory: several times quicker than all at once.
