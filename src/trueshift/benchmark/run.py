@@ -133,13 +133,13 @@ def measure(
         tell: Called with one line of progress now and then.
     """
     setting = bench.setting
-    images, labels = _batch(setting)
+    images, labels = make_batch(setting)
     networks = {}
     for key in rows:
         check_choice("bench", "row", key, tuple(ROWS))
         tell(f"building {ROWS[key].title}")
         try:
-            model = _prepare(setting, key, images)
+            model = prepare(setting, key, images)
         except NotAvailable as reason:
             bench.missing[key] = str(reason)
             continue
@@ -147,7 +147,7 @@ def measure(
         bench.rows[key] = Measured(count, flops_per_image(model, images[:2]))
         networks[key] = model
     for mode in ("eval", "train"):
-        runs = {key: _runner(net, images, labels, setting, mode) for key, net in networks.items()}
+        runs = {key: runner(net, images, labels, setting, mode) for key, net in networks.items()}
         for net in networks.values():
             net.train(mode == "train")
         if mode in setting.measures:
@@ -167,7 +167,7 @@ def _time(bench: Bench, mode: str, runs: Mapping[str, Run], tell: Tell) -> None:
         tell(f"{mode}, run {len(done)} of {bench.setting.repeats}: {ROWS[key].title}")
 
 
-def _batch(setting: Setting) -> tuple[Tensor, Tensor]:
+def make_batch(setting: Setting) -> tuple[Tensor, Tensor]:
     """Return pictures and labels. Noise would not do: its components are too much alike."""
     batch, _, size, _ = setting.shape
     network = NETWORKS[setting.network]
@@ -179,7 +179,7 @@ def _batch(setting: Setting) -> tuple[Tensor, Tensor]:
     return images, masks.long() if network.builder.startswith("deeplab") else classes
 
 
-def _prepare(setting: Setting, key: str, images: Tensor) -> nn.Module:
+def prepare(setting: Setting, key: str, images: Tensor) -> nn.Module:
     """Build a network whose batch norms know the images, as those of a trained network do."""
     torch.manual_seed(0)
     network = dataclasses.replace(NETWORKS[setting.network], hidden=setting.width)
@@ -196,7 +196,8 @@ def _prepare(setting: Setting, key: str, images: Tensor) -> nn.Module:
     return evaluated
 
 
-def _runner(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting, mode: str) -> Run:
+def runner(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting, mode: str) -> Run:
+    """Return a function that runs a network once, at test time or for a training step."""
     half = setting.dtype == "bfloat16"
 
     def autocast() -> contextlib.AbstractContextManager[Any]:
