@@ -8,7 +8,7 @@ from trueshift.benchmark import Setting
 
 @pytest.mark.parametrize("network", ["resnet18", "deeplab-resnet18"])
 def test_parts_add_up_to_the_whole(network):
-    setting = Setting(network, repeats=1, batch=1, size=32)
+    setting = Setting(network, repeats=1, batch=2, size=32)
     times = measure_parts(setting, ["stride", "lps-input"])
     for parts in times.values():
         selectors, whole = parts.pop("of it, selectors", 0.0), parts.pop("whole")
@@ -21,7 +21,7 @@ def test_parts_add_up_to_the_whole(network):
 
 
 def test_operations_are_counted_and_sorted():
-    times = measure_operations(Setting("resnet18", repeats=1, batch=1, size=32), ["stride"])
+    times = measure_operations(Setting("resnet18", repeats=1, batch=2, size=32), ["stride"])
     assert times["stride"]["aten::mkldnn_convolution"] > 0
     head, rule, *lines = table(times, most=3).splitlines()
     assert head == "| ms | stride |"
