@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import os
 import statistics
 import time
 from collections import Counter
@@ -16,15 +15,15 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import nn
-from torch.profiler import ProfilerActivity, profile
 
 from trueshift.benchmark import LAYOUTS, NETWORKS, ROWS, Setting
-from trueshift.benchmark.meters import Run
+from trueshift.benchmark.meters import Run, interleaved, profiled
 from trueshift.benchmark.run import make_batch, prepare, runner
 from trueshift.layers.selectors import ConvSelector, NormSelector
 from trueshift.memory import keep_memory
 
 SHOWN = 12  # operations
+SELECTORS = "of it, selectors"  # within stages and stem
 
 Times = dict[str, dict[str, float]]
 
@@ -54,22 +53,22 @@ def watch(model: nn.Module) -> Counter[str]:
             part.forward = timed(part.forward, name, spent)
     for module in model.modules():
         if isinstance(module, ConvSelector | NormSelector):
-            module.choose = timed(module.choose, "of it, selectors", spent)  # type: ignore[method-assign]
+            module.choose = timed(module.choose, SELECTORS, spent)  # type: ignore[method-assign]
     return spent
 
 
 def measure_parts(setting: Setting, rows: list[str]) -> Times:
     """Return the median milliseconds of every part, by row."""
-    runs = _build(setting, rows, watch)
+    models, runs = _build(setting, rows)
+    spent = {row: watch(model) for row, model in models.items()}
     found: dict[str, dict[str, list[float]]] = {row: {} for row in rows}
-    for repeat in range(setting.repeats + 1):  # the first round warms up
-        for row, (run, spent) in runs.items():
-            spent.clear()
-            timed(run, "whole", spent)()
-            inside = [spent[name] for name in spent if name not in ("whole", "of it, selectors")]
-            spent["stem and rest"] = spent["whole"] - sum(inside)
-            for name, elapsed in spent.items() if repeat else ():
+    for row, whole in interleaved(runs, setting.repeats):
+        inside = sum(ms for name, ms in spent[row].items() if name != SELECTORS)
+        if whole is not None:
+            parts = {**spent[row], "whole": whole, "stem and rest": whole - inside}
+            for name, elapsed in parts.items():
                 found[row].setdefault(name, []).append(elapsed)
+        spent[row].clear()
     return {
         row: {n: statistics.median(ms) for n, ms in parts.items()} for row, parts in found.items()
     }
@@ -77,27 +76,20 @@ def measure_parts(setting: Setting, rows: list[str]) -> Times:
 
 def measure_operations(setting: Setting, rows: list[str]) -> Times:
     """Return the milliseconds that torch's profiler counts for operations themselves, by row."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library tells of every start and stop
     found = {}
-    for row, (run, _) in _build(setting, rows, lambda model: Counter()).items():
+    for row, run in _build(setting, rows)[1].items():
         run()
-        with profile(activities=[ProfilerActivity.CPU]) as prof:
-            for _ in range(setting.repeats):
-                run()
+        prof = profiled(lambda run=run: [run() for _ in range(setting.repeats)])
         per_run = 1e-3 / setting.repeats
         found[row] = {e.key: e.self_cpu_time_total * per_run for e in prof.key_averages()}
     return found
 
 
-def _build(
-    setting: Setting, rows: list[str], look: Callable[[nn.Module], Counter[str]]
-) -> dict[str, tuple[Run, Counter[str]]]:
+def _build(setting: Setting, rows: list[str]) -> tuple[dict[str, nn.Module], dict[str, Run]]:
     images, labels = make_batch(setting)
     models = {row: prepare(setting, row, images) for row in rows}
-    return {
-        row: (runner(model, images, labels, setting, "eval"), look(model))
-        for row, model in models.items()
-    }
+    runs = {row: runner(net, images, labels, setting, "eval") for row, net in models.items()}
+    return models, runs
 
 
 def table(times: Times, most: int | None = None) -> str:

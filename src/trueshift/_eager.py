@@ -69,17 +69,11 @@ def faster_map_layout(x: Tensor) -> Tensor:
 
     The number of images must not matter: a map has the same bits in every batch.
     """
-    return x.contiguous(memory_format=torch.channels_last) if _is_large_image(x) else x
-
-
-def in_layout_of(x: Tensor, y: Tensor) -> Tensor:
-    """Return what was made of :func:`faster_map_layout` of ``x`` as a network on ``x`` would."""
-    if not _is_large_image(x):
-        return y
-    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return y if last else y.contiguous()
-
-
-def _is_large_image(x: Tensor) -> bool:
     image = x.ndim == 4 and x.device.type == "cpu" and only_result()  # a graph takes any size
-    return image and x.shape[2] * x.shape[3] >= _LARGE_IMAGE
+    large = image and x.shape[2] * x.shape[3] >= _LARGE_IMAGE
+    return x.contiguous(memory_format=torch.channels_last) if large else x
+
+
+def in_layout_of(x: Tensor, faster: Tensor, y: Tensor) -> Tensor:
+    """Return ``y``, which was made of ``x`` in a faster layout, as a network on ``x`` would."""
+    return y if faster is x else y.contiguous()

@@ -43,7 +43,7 @@ def test_it_is_placing_and_filtering(monkeypatch, sizes, stride, size, mode):
     torch.testing.assert_close(grads, gradients(plain, y, phase), atol=1e-4, rtol=1e-4)
 
 
-def test_hard_phases_while_training(monkeypatch):
+def test_hard_phases_while_training():
     up, y, _ = build((3, 4), (2, 2), 3, "circular")
     hard = torch.arange(4)
     found = up(y, hard)

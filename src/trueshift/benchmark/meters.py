@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -55,16 +56,21 @@ def peak_mib(run: Run) -> float:
     did before, as that of the resident set does. Scratch memory inside of oneDNN is not seen.
     """
     gc.collect()
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library tells of every start and stop
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as prof:
-        run()
-    results = prof.profiler.kineto_results
+    results = profiled(run, memory=True).profiler.kineto_results
     changes = [event for event in results.events() if event.name() == "[memory]"]
     held = peak = 0
     for event in sorted(changes, key=lambda event: event.start_ns()):
         held += event.nbytes()
         peak = max(peak, held)
     return peak / 2**20
+
+
+def profiled(run: Run, *, memory: bool = False) -> Any:  # torch leaves parts of it untyped
+    """Return torch's profile of a call, on request with every allocation."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library tells of every start and stop
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=memory) as prof:
+        run()
+    return prof
 
 
 def flops_per_image(model: nn.Module, x: Tensor) -> int:

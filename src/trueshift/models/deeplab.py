@@ -149,8 +149,9 @@ class DeepLabV3Plus(nn.Module):
         return self.backbone.features(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        low, *_, high = self.features(faster_map_layout(x))
-        return self.unpool(in_layout_of(x, self.classifier(low, high)), low.steps)
+        faster = faster_map_layout(x)
+        low, *_, high = self.features(faster)
+        return self.unpool(in_layout_of(x, faster, self.classifier(low, high)), low.steps)
 
 
 def _deeplab(

@@ -98,12 +98,13 @@ class UNet(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        *skips, bottom = self.features(faster_map_layout(x))
+        faster = faster_map_layout(x)
+        *skips, bottom = self.features(faster)
         y, steps = bottom.x, bottom.steps
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return in_layout_of(x, self.head(y))
+        return in_layout_of(x, faster, self.head(y))
 
 
 @saveable
