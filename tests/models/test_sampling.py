@@ -6,7 +6,9 @@ from helpers import is_circular_shift_of
 from networks import trained
 
 import trueshift as ts
+from trueshift.layers.conv import same_conv
 from trueshift.layers.maximum import max_filter
+from trueshift.models import sampling
 from trueshift.models.sampling import max_and_sample
 from trueshift.padding import pad
 from trueshift.shifts import circular_shift
@@ -121,3 +123,39 @@ def test_a_part_of_the_channels_keeps_their_layout():
     part = pad(x.narrow(1, 0, 3), ((1, 1), (1, 1)), "circular")
     assert part.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(part, pad(x, ((1, 1), (1, 1)), "circular")[:, :3])
+
+
+@pytest.mark.parametrize(
+    ("method", "filter_name", "places"),
+    [("aps", None, 0), ("aps", "tri3", 1), ("lps", None, 2), ("lps", "tri3", 2)],
+)
+def test_stems_make_their_maps_with_borders_where_only_a_result_is_wanted(
+    monkeypatch, method, filter_name, places
+):
+    bordered, sampled = [], sampling.sample_bordered
+    monkeypatch.setattr(
+        sampling, "sample_bordered", lambda *args: bordered.append(1) or sampled(*args)
+    )
+    spec = ts.Sampling(method, filter_name, hidden="eighth")
+    model = trained(ts.models.resnet18(spec, num_classes=4))
+    x = torch.randn(2, 3, 64, 64)
+    expected = model(x)
+    assert not bordered
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected)
+        assert len(bordered) == places  # a norm reads no border, and the first layer has no filter
+        seen = []
+        model.maxpool_down.register_forward_hook(lambda *args: seen.append(args[1][0].shape))
+        torch.testing.assert_close(model(x), expected)
+    assert seen == [(2, 64, 32, 32)]
+    assert len(bordered) == places + max(places - 1, 0)  # what is watched is called
+
+
+def test_wide_kernels_are_not_widened_for_a_border():
+    few, many = (same_conv(channels, 4, 7, "circular") for channels in (3, 64))
+    border = ((2, 2), (2, 2))
+    assert sampling._is_worth(border, torch.zeros(1, 3, 224, 224), few)
+    assert not sampling._is_worth(border, torch.zeros(1, 64, 224, 224), many)
+    assert not sampling._is_worth(border, torch.zeros(1, 3, 8, 8), few)
+    zeros = same_conv(3, 4, 7, "zeros")
+    assert not sampling._is_worth(border, torch.zeros(1, 3, 224, 224), zeros)

@@ -6,7 +6,13 @@ other's backward: no full-size temporary, no slow scatter, and higher derivative
 never get here: ``functional.py`` gives them the plain formulas.
 """
 
-from trueshift._adjoint.borders import CircularFold, CircularPad, circular_windows, filled_windows
+from trueshift._adjoint.borders import (
+    CircularFold,
+    CircularPad,
+    circular_windows,
+    filled_windows,
+    inner_region,
+)
 from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map, last_format
 from trueshift._adjoint.mixing import mix_by_convolution, mixes_by_convolution
 from trueshift._adjoint.picking import image_by_image, pick
@@ -52,6 +58,7 @@ __all__ = [
     "filled_windows",
     "image_by_image",
     "inner_products",
+    "inner_region",
     "last_format",
     "mix_by_convolution",
     "mixes_by_convolution",

@@ -80,7 +80,7 @@ class CircularPad(Function):
         shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
         out = torch.empty(shape, dtype=x.dtype, device=x.device)
         out = out.movedim(-1, -1 - dim) if last else out
-        out[_inner_region(widths, x.shape[-dim:])] = x
+        out[inner_region(widths, x.shape[-dim:])] = x
         # Axis by axis, borders are copied from the result itself: it has the better layout by now.
         for axis, (before, after) in zip(range(-dim, 0), widths, strict=True):
             size = x.shape[axis]
@@ -109,7 +109,7 @@ class CircularFold(Function):
         sizes = [n - sum(pair) for n, pair in zip(padded.shape[-dim:], widths, strict=True)]
         shape = (*padded.shape[:-dim], *sizes)
         x = torch.empty_strided(shape, strides, dtype=padded.dtype, device=padded.device)
-        x.copy_(padded[_inner_region(widths, sizes)])
+        x.copy_(padded[inner_region(widths, sizes)])
         for inside, outside in _wrapped_regions(sizes, widths):
             x[inside] += padded[outside]
         return x
@@ -124,7 +124,7 @@ class CircularFold(Function):
         return CircularPad.apply(grad, ctx.widths, ctx.last), None, None
 
 
-def _inner_region(widths: Widths, sizes: Sequence[int]) -> Slices:
+def inner_region(widths: Widths, sizes: Sequence[int]) -> Slices:
     """Where the map lies inside its padded version."""
     return (..., *(slice(b, b + n) for (b, _), n in zip(widths, sizes, strict=True)))
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint.layout import channels_last, empty_map
+from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map
 from trueshift._adjoint.picking import offsets_first, per_image, pick
 from trueshift._adjoint.views import Slices, offset_blocks, phase_slices, window_slices
 
@@ -28,7 +28,7 @@ class HardDown(_Hard):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        return pick(offset_blocks(x, stride), phase, stride, last=channels_last(x))
+        return pick(offset_blocks(x, stride), phase, stride, last=channels_innermost(x))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

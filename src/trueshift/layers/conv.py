@@ -52,6 +52,17 @@ class _Same:
             dilation,
         )
 
+    def with_border(self, x: Tensor, border: Widths) -> Tensor:
+        """Return the convolution with a border of its own, before and after each axis.
+
+        It is computed, not copied: right for circular padding and without a stride.
+        """
+        dilation = self._dilation(x)
+        pairs = zip(self._widths(dilation), border, strict=True)
+        widths = tuple((b + more, a + further) for (b, a), (more, further) in pairs)
+        wide = pad(x, widths, self.padding_mode)
+        return convolve(wide, self.weight, self.bias, groups=self.groups, dilation=dilation)
+
     def at(self, x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
         """Return the convolution at the positions that ``phase`` keeps, computing only those.
 

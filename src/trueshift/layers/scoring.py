@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from trueshift._adjoint import channels_last, component_view
-from trueshift._chunks import by_chunks, chunks
+from trueshift._chunks import chunks
 from trueshift.layers.steady import CONV_FUNCTIONS, convolve, weight_gradient
 from trueshift.padding import pad
 
@@ -58,17 +57,19 @@ class ComponentMeans(Function):
             return of_x, of_weight, above.sum((0, *axes)) if need_bias else None, None
 
 
-def component_means(x: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
+def component_means(wide: Tensor, weight: Tensor, bias: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Return what :class:`ComponentMeans` does, where no backward pass follows.
 
     Only the sums over space round by place: what they add are the same bits wherever it stands.
+
+    Args:
+        wide: The map with a circular border of one stride.
+        weight: Of the convolution.
+        bias: Of the convolution.
+        stride: Sampling factor of each axis.
     """
-
-    def means(part: Tensor) -> Tensor:
-        hidden = _convolve(part, weight, stride, bias, convolve)
-        return spatial_means(hidden.relu_(), stride)
-
-    return by_chunks(means, x, per_image=per_image(x, weight))  # (B, hidden, *stride)
+    hidden = convolve(wide, weight, bias, dilation=stride)
+    return spatial_means(hidden.relu_(), stride)  # (B, hidden, *stride)
 
 
 def spatial_means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
@@ -103,14 +104,14 @@ def bordered_components(x: Tensor, stride: tuple[int, ...], mode: str) -> Tensor
 
 
 def _convolve(
-    x: Tensor,
-    weight: Tensor,
-    stride: tuple[int, ...],
-    bias: Tensor | None = None,
-    conv: Callable[..., Tensor] | None = None,
+    x: Tensor, weight: Tensor, stride: tuple[int, ...], bias: Tensor | None = None
 ) -> Tensor:
-    wide = pad(x, tuple((step, step) for step in stride), "circular")
-    return (conv or CONV_FUNCTIONS[len(stride)])(wide, weight, bias, dilation=stride)
+    return CONV_FUNCTIONS[len(stride)](bordered(x, stride), weight, bias, dilation=stride)
+
+
+def bordered(x: Tensor, stride: tuple[int, ...], mode: str = "circular") -> Tensor:
+    """Give every component a border of one pixel: the map one of a stride."""
+    return pad(x, tuple((step, step) for step in stride), mode)
 
 
 def per_image(x: Tensor, weight: Tensor) -> int:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import channels_last, offset_blocks
+from trueshift._adjoint import channels_innermost, channels_last, offset_blocks
 from trueshift._chunks import by_chunks
 from trueshift._eager import by_hand, in_full_precision, only_result
 from trueshift._validate import (
@@ -31,13 +31,13 @@ from trueshift._validate import (
 from trueshift.functional import order_free_mean
 from trueshift.layers.scoring import (
     ComponentMeans,
+    bordered,
     bordered_components,
     component_means,
     per_image,
     spatial_means,
 )
 from trueshift.layers.steady import CONVS, channel_sum, convolve
-from trueshift.padding import pad
 from trueshift.ties import argmax_phase
 
 TRAIN_RULES = ("gumbel", "straight", "softmax")
@@ -109,7 +109,14 @@ class ConvSelector(nn.Module):
         logits = scores + self.conv2.bias.mean()  # type: ignore[union-attr]
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
-    def choose(self, x: Tensor, stride: Stride = 2, witness: Tensor | None = None) -> Tensor:
+    def choose(
+        self,
+        x: Tensor,
+        stride: Stride = 2,
+        witness: Tensor | None = None,
+        *,
+        wide: Tensor | None = None,
+    ) -> Tensor:
         """Return the phase of ``x``: soft while training, hard at test time.
 
         Args:
@@ -117,6 +124,7 @@ class ConvSelector(nn.Module):
             stride: Sampling factor of all axes, or one per axis.
             witness: A map that moves as ``x`` does and breaks ties in its place: that which will be
                 sampled, if ``x`` is not.
+            wide: ``x`` with a circular border of one stride, if there is one: it is not made again.
         """
         if self.training and self.train_rule != "softmax":
             logits, hard = self(x, stride), self.train_rule == "straight"
@@ -125,18 +133,26 @@ class ConvSelector(nn.Module):
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():
             steps = self._steps(x, stride)
-            return argmax_phase(self.scores(x, steps), x if witness is None else witness, steps)
+            scores = self.scores(x, steps, wide=wide)
+            return argmax_phase(scores, x if witness is None else witness, steps)
 
-    def scores(self, x: Tensor, stride: Stride = 2) -> Tensor:
+    def scores(self, x: Tensor, stride: Stride = 2, *, wide: Tensor | None = None) -> Tensor:
         """Return what :meth:`choose` compares at test time: logits, exact where nearly tied.
 
-        They come without the bias that all of them share.
+        They come without the bias that all of them share. Arguments as for :meth:`choose`.
         """
         steps = self._steps(x, stride)
         usual = only_result() and x.device.type == "cpu" and in_full_precision(x)
         if not usual or self.training or self.padding_mode != "circular":
             return self._exact_scores(x, steps)
-        means = component_means(x, self.conv1.weight, self.conv1.bias, steps)  # type: ignore[arg-type]
+        weight, bias = self.conv1.weight, self.conv1.bias
+
+        def component(part: Tensor, wide: Tensor | None = None) -> Tensor:
+            wide = bordered(part, steps) if wide is None else wide
+            return component_means(wide, weight, bias, steps)  # type: ignore[arg-type]
+
+        maps = (x,) if wide is None else (x, wide)
+        means = by_chunks(component, *maps, per_image=per_image(x, weight))
         terms = means.double() * self._tap()  # (B, hidden, *stride)
         scores = terms.sum(1).flatten(1)
         best, second = scores.topk(2, dim=1).values.unbind(1)
@@ -177,14 +193,14 @@ class ConvSelector(nn.Module):
 
     def _dense_terms(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Convolve all components at once, with taps a stride apart: forward, that is quicker."""
-        return self._terms(pad(x, tuple((s, s) for s in stride), self.padding_mode), stride)
+        return self._terms(bordered(x, stride, self.padding_mode), stride)
 
-    def _terms(self, bordered: Tensor, stride: tuple[int, ...]) -> Tensor:
+    def _terms(self, wide: Tensor, stride: tuple[int, ...]) -> Tensor:
         """What every pixel adds to the logit of its component, ``(B, 1, *stride, h, w)``."""
-        hidden = convolve(bordered, self.conv1.weight, self.conv1.bias, dilation=stride)
+        hidden = convolve(wide, self.conv1.weight, self.conv1.bias, dilation=stride)
         hidden = hidden.relu() if hidden.requires_grad else hidden.relu_()
         if self.padding_mode != "circular":
-            hidden = pad(hidden, tuple((s, s) for s in stride), self.padding_mode)
+            hidden = bordered(hidden, stride, self.padding_mode)
             return offset_blocks(convolve(hidden, self._taps(), dilation=stride), stride)
         tap = self._tap()
         if self.training or channels_last(hidden):
@@ -268,7 +284,7 @@ class NormSelector(nn.Module):
 
     def _channel_powers(self, x: Tensor) -> Tensor:
         """Sum powers over channels; the sum rounds differently from place to place."""
-        if not channels_last(x):
+        if not channels_innermost(x):
             return self._powers(x).sum(1, keepdim=True)
         wide = torch.promote_types(x.dtype, torch.float32)
         norms = torch.linalg.vector_norm(x, self.p, 1, keepdim=True, dtype=wide)  # no map of powers

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trueshift._adjoint import Widths
 from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import needs_whole_batch, only_result, watched
+from trueshift._eager import in_full_precision, needs_whole_batch, only_result, watched
 from trueshift.layers.antialias import Blur
+from trueshift.layers.bordered import border_of, sample_bordered
 from trueshift.layers.conv import SameConv
 from trueshift.layers.maximum import MAX_POOLS, max_filter
 from trueshift.layers.norm import normalize
@@ -25,6 +27,9 @@ from trueshift.layers.spec import Sampling
 from trueshift.layers.window import phase_window
 from trueshift.models.features import Step
 from trueshift.padding import pad
+
+# Taps that a convolution computes of every value in the time that it takes to copy it.
+_COPY = 40
 
 
 def build_down(
@@ -56,9 +61,14 @@ def conv_and_sample(
         y = normalize(norm, conv.at(down.fit(x), phase, stride), conv)
         return F.relu(y, inplace=True), _step(phase, x, stride)
 
+    border = _border(down, x, conv, norm) if phase is None else None
+    if border is not None and not _is_worth(border, x, conv):
+        border = None
+
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y = F.relu(normalize(norm, conv(part), conv), inplace=True)
-        return down(y, phase, return_phase=True)
+        y = conv(part) if border is None else conv.with_border(part, border)
+        y = F.relu(normalize(norm, y, conv), inplace=True)
+        return down(y, phase, return_phase=True) if border is None else sample_bordered(down, y)
 
     y, phase = _sample_dense(dense, x, phase, conv.out_channels, (conv, norm, down))
     return y, _step(phase, x, stride)
@@ -96,8 +106,13 @@ def max_and_sample(
             return in_parts(kept, x), first_phase(x, 2)
         return in_parts(kept, x, phase), _step(phase, x, 2)
 
+    border = _border(down, x) if phase is None and mode == "circular" else None
+
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
+        if border is None:
+            return down(max_filter(pad(part, widths, mode), 2), phase, return_phase=True)
+        further = tuple((before, after + 1) for before, after in border)
+        return sample_bordered(down, max_filter(pad(part, further, mode), 2))
 
     y, phase = _sample_dense(dense, x, phase, x.shape[1], (down,))
     return y, _step(phase, x, 2)
@@ -126,6 +141,24 @@ def _is_known(down: PolyphaseDown, phase: Tensor | None) -> bool:
     plain = isinstance(down.selector, FixedSelector) and down.selector.index == 0
     fixed = down.antialias is None or isinstance(down.antialias, Blur)
     return fixed and (plain or phase is not None)
+
+
+def _border(down: PolyphaseDown, x: Tensor, *made_by: nn.Module) -> Widths | None:
+    """Return the border that a map is best made with, for what ``down`` does to it; or ``None``."""
+    if not only_result() or needs_whole_batch(down, *made_by):
+        return None
+    down.fit(x)
+    usual = x.device.type == "cpu" and in_full_precision(x)
+    border = border_of(down, x.ndim - 2) if usual else None
+    return border if border is not None and any(map(any, border)) else None
+
+
+def _is_worth(border: Widths, x: Tensor, conv: SameConv) -> bool:
+    """Whether a convolution computes a border in less time than it takes to copy the map."""
+    if conv.padding_mode != "circular":
+        return False
+    sizes = [(n + sum(pair)) / n for n, pair in zip(x.shape[2:], border, strict=True)]
+    return (math.prod(sizes) - 1) * math.prod(conv.weight.shape[1:]) < _COPY
 
 
 def _sample_dense(
