@@ -2,7 +2,13 @@ import pytest
 import torch
 
 from trueshift import Sampling, _eager
-from trueshift._eager import faster_layout, faster_map_layout, in_layout_of, only_result
+from trueshift._eager import (
+    faster_layout,
+    faster_map_layout,
+    in_layout_of,
+    only_result,
+    usual_layout,
+)
 from trueshift.models import deeplabv3plus_resnet18, resnet9, unet
 
 LAST = torch.channels_last
@@ -28,9 +34,14 @@ def test_other_inputs_stay_as_they_are(shape):
     assert faster_layout(x) is x
 
 
-def test_training_stays_as_it_is():
+@pytest.mark.parametrize("layout", [faster_layout, faster_map_layout, usual_layout])
+def test_training_stays_as_it_is(layout):
     x = torch.randn(4, 3, 8, 8)
-    assert faster_layout(x) is x
+    last = x.contiguous(memory_format=LAST)
+    assert layout(x) is x
+    assert layout(last).is_contiguous()  # eval mode, with gradients
+    assert layout(last, training=True) is last
+    assert in_layout_of(x, last, training=True) is last
 
 
 def test_a_classifier_uses_it_at_test_time_only():
@@ -52,8 +63,10 @@ def test_large_images_take_it_in_any_batch_where_a_map_is_wanted(batch):
     x = torch.randn(batch, 3, 256, 128)
     faster = faster_map_layout(x)
     assert faster.is_contiguous(memory_format=LAST)
-    assert in_layout_of(x, faster, faster).is_contiguous()
-    assert in_layout_of(faster, faster_map_layout(faster), faster) is faster
+    assert in_layout_of(x, faster).is_contiguous()
+    assert faster_map_layout(faster) is faster
+    assert in_layout_of(faster, faster) is faster
+    assert in_layout_of(faster, x).is_contiguous(memory_format=LAST)
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 64, 64), (4, 3, 2**16), (1, 3, 4, 128, 128)])
@@ -61,7 +74,7 @@ def test_large_images_take_it_in_any_batch_where_a_map_is_wanted(batch):
 def test_other_maps_stay_as_they_are(shape):
     x = torch.randn(shape)
     assert faster_map_layout(x) is x
-    assert in_layout_of(x, faster_map_layout(x), x) is x
+    assert in_layout_of(x, x) is x
 
 
 NARROW = {"widths": (8, 8, 8, 8)}
@@ -91,3 +104,28 @@ def test_maps_of_large_images_are_the_same_in_every_batch(monkeypatch, name, met
     assert seen[0]
     assert not any(seen[1:])
     torch.testing.assert_close(found, recorded.detach(), atol=1e-4, rtol=1e-4)
+
+
+NETWORKS = {**SEGMENTERS, "resnet9": lambda spec: resnet9(spec, 4)}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("batch", [1, 2, 5])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_the_layout_of_images_changes_no_bit(monkeypatch, name, batch, grad, large):
+    if large:
+        monkeypatch.setattr(_eager, "_LARGE_IMAGE", 32 * 32)
+    torch.manual_seed(0)
+    model = NETWORKS[name](Sampling("lps", "bin5")).eval()
+    x = torch.randn(batch, 3, 32, 32)
+    last = x.contiguous(memory_format=LAST)
+    moved = last.roll((1, 0), (2, 3))
+    assert moved.is_contiguous()  # torch.roll by nothing forgets the layout
+    with torch.set_grad_enabled(grad):
+        found, asked, shifted = model(x), model(last), model(moved)
+    assert torch.equal(found, asked)
+    if found.ndim == 4:
+        assert asked.is_contiguous(memory_format=LAST)
+        shifted = shifted.roll((-1, 0), (2, 3))
+    assert torch.equal(shifted, found)

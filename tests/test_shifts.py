@@ -130,3 +130,12 @@ def test_the_common_region_needs_equal_sizes():
         common_region(torch.zeros(4, 4), torch.zeros(4, 5), (0, 0), (0, 0))
     with pytest.raises(ValueError, match="same spatial sizes and one offset per axis"):
         common_region(torch.zeros(4, 4), torch.zeros(4, 4), (0, 0), (0,))
+
+
+@pytest.mark.parametrize("shift", [(0, 0), (1, 0), (0, 2), (4, 3), (-4, 1), (8, 10), (2, -5)])
+def test_a_shift_keeps_the_memory_format(shift):
+    x = torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last)
+    moved = circular_shift(x, *shift)
+    assert moved.stride() == x.stride()
+    assert torch.equal(moved, x.contiguous().roll(shift, (2, 3)))
+    assert moved.data_ptr() != x.data_ptr()

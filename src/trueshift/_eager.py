@@ -9,6 +9,7 @@ from torch import Tensor, nn
 _MANY = 4
 _LARGE_IMAGE = 2**15  # pixels, for the same reason
 _PRECISE = (torch.float32, torch.float64)
+_LAST = torch.channels_last
 
 
 def only_result() -> bool:
@@ -55,25 +56,38 @@ def is_batch(x: Tensor) -> bool:
     return only_result() and x.device.type == "cpu" and x.shape[0] >= _MANY
 
 
-def faster_layout(x: Tensor) -> Tensor:
-    """Return images in the layout that convolutions are faster in, where only a result is wanted.
+def faster_layout(x: Tensor, *, training: bool = False) -> Tensor:
+    """Return images in the layout that a network computes in at test time, whatever theirs is.
 
-    On a CPU that is channels-last, for a batch; it costs little, as images have few channels.
-    Training is not faster in it.
+    The layout decides how convolutions round, so that it must not depend on the images: shifting
+    them with ``torch.roll`` may already change theirs. On a CPU the faster one for a batch, where
+    only a result is wanted, is channels-last; it costs little, as images have few channels.
+    Training is not faster in it, and keeps the layout of the images.
     """
-    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 and is_batch(x) else x
+    return _in_layout(x, x.ndim == 4 and is_batch(x), training)
 
 
-def faster_map_layout(x: Tensor) -> Tensor:
+def faster_map_layout(x: Tensor, *, training: bool = False) -> Tensor:
     """Do as :func:`faster_layout` does, for networks that return maps and for large images only.
 
     The number of images must not matter: a map has the same bits in every batch.
     """
-    image = x.ndim == 4 and x.device.type == "cpu" and only_result()  # a graph takes any size
-    large = image and x.shape[2] * x.shape[3] >= _LARGE_IMAGE
-    return x.contiguous(memory_format=torch.channels_last) if large else x
+    large = x.ndim == 4 and only_result() and x.shape[2] * x.shape[3] >= _LARGE_IMAGE
+    return _in_layout(x, large, training)
 
 
-def in_layout_of(x: Tensor, faster: Tensor, y: Tensor) -> Tensor:
-    """Return ``y``, which was made of ``x`` in a faster layout, as a network on ``x`` would."""
-    return y if faster is x else y.contiguous()
+def usual_layout(x: Tensor, *, training: bool = False) -> Tensor:
+    """Return a map in the default layout at test time, as :func:`faster_layout` may for images."""
+    return _in_layout(x, False, training)
+
+
+def in_layout_of(x: Tensor, y: Tensor, *, training: bool = False) -> Tensor:
+    """Return ``y``, which was made of ``x`` in a layout of our choice, in that of ``x``."""
+    last = x.ndim == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=_LAST)
+    return _in_layout(y, last and y.ndim == 4, training)
+
+
+def _in_layout(x: Tensor, last: bool, training: bool) -> Tensor:
+    if training or traced() or x.device.type != "cpu":  # a graph takes any size
+        return x
+    return x.contiguous(memory_format=_LAST if last else torch.contiguous_format)

@@ -24,7 +24,7 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
         *offsets: Shift of each of these axes; in 2-D ``dy, dx``.
 
     Returns:
-        The shifted tensor, of the same shape.
+        The shifted tensor, of the same shape and memory format.
 
     Examples:
         >>> circular_shift(torch.tensor([1, 2, 3]), 1)
@@ -35,7 +35,12 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
             f"circular_shift: pass one offset per spatial axis, got {len(offsets)} offsets for"
             f" a tensor of shape {tuple(x.shape)}."
         )
-    return torch.roll(x, offsets, tuple(range(-len(offsets), 0)))
+    axes = tuple(range(-len(offsets), 0))
+    if not torch.compiler.is_compiling():  # sizes are known
+        # torch.roll by a whole turn forgets the memory format, in which others round otherwise.
+        turned = {a: n for a, n in zip(axes, offsets, strict=True) if n % max(1, x.shape[a]) != 0}
+        axes, offsets = tuple(turned), tuple(turned.values())
+    return torch.roll(x, offsets, axes) if axes else x.clone()
 
 
 def standard_shift(x: Tensor, size: int | Sequence[int], *offsets: int) -> Tensor:

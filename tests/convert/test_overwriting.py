@@ -97,8 +97,10 @@ def test_batches_take_the_faster_layout_and_results_the_usual_one():
     recorded = new(x)
     with torch.no_grad():
         found, asked = new(x), new(x.contiguous(memory_format=LAST))
-        new(x[:3])
-    assert [images.is_contiguous() for images in seen] == [True, False, False, True]
+        few, asked_few = new(x[:3]), new(x[:3].contiguous(memory_format=LAST))
+    assert [images.is_contiguous() for images in seen] == [True, False, False, True, True]
+    assert torch.equal(few[1], asked_few[1])
+    assert not asked_few[1].is_contiguous()
     assert found[1].is_contiguous()
     assert not asked[1].is_contiguous()  # whoever asks for a layout gets it
     for one, other, third in zip(found, asked, recorded, strict=True):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift._eager import faster_layout
+from trueshift._eager import faster_layout, in_layout_of
 from trueshift._validate import nearest_multiples
 from trueshift.convert.trees import map_leaves
 
@@ -63,12 +63,12 @@ class Converted(nn.Module):
         by_name = {name: self._faster(name, x) for name, x in kwargs.items()}
         outputs = self._run(self, *faster, **by_name)
         pairs = zip((*faster, *by_name.values()), (*args, *kwargs.values()), strict=True)
-        same = all(one is other for one, other in pairs)
-        return outputs if same else _contiguous(outputs)
+        changed = [given for one, given in pairs if one is not given]
+        return _in_layout_of(changed[0], outputs) if changed else outputs
 
     def _faster(self, name: str, x: Any) -> Any:
         is_map = self.inputs.get(name) and isinstance(x, Tensor)
-        return faster_layout(x) if is_map else x
+        return faster_layout(x, training=self.training) if is_map else x
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
@@ -120,17 +120,17 @@ class Converted(nn.Module):
         return f"{self.plan.network}, required_multiple={self.required_multiple}"
 
 
-def _contiguous(outputs: Any) -> Any:
-    """Return outputs in the default layout; containers of other classes than usual keep theirs."""
+def _in_layout_of(x: Tensor, outputs: Any) -> Any:
+    """Return outputs in the layout of an input; containers of unusual classes keep theirs."""
     if isinstance(outputs, dict) and type(outputs) is not dict:
         same = copy.copy(outputs)
         for key, output in outputs.items():
-            same[key] = _contiguous(output)
+            same[key] = _in_layout_of(x, output)
         return same
     if isinstance(outputs, Tensor):
-        return outputs.contiguous()
+        return in_layout_of(x, outputs)
     usual = isinstance(outputs, dict | list | tuple)
-    return map_leaves(_contiguous, outputs) if usual else outputs
+    return map_leaves(lambda part: _in_layout_of(x, part), outputs) if usual else outputs
 
 
 class _Import:

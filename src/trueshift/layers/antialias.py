@@ -28,6 +28,7 @@ from trueshift._validate import (
     stride_per_axis,
 )
 from trueshift.functional import keep_phase
+from trueshift.layers.neighbours import sum_neighbours, sums_rows
 from trueshift.layers.steady import CONVS, channel_sum, convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -199,6 +200,9 @@ class AdaptiveBlur(nn.Module):
         start: tuple[int, ...] | None = None,
     ) -> Tensor:
         """Sum the neighbourhood of every kept position with its weights."""
+        if start is None and sums_rows(x, weights):
+            steps = stride or (1,) * self.dim
+            return sum_neighbours(x, weights, self.groups, self.size, steps)
         weights = weights.unflatten(1, (self.groups, 1, -1))  # (B, G, 1, taps, h, w)
         x = x.unflatten(1, (self.groups, -1))  # (B, G, C / G, H, W)
         steps, start = stride or (1,) * self.dim, start or (0,) * self.dim

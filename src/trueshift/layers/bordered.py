@@ -19,6 +19,8 @@ def border_of(down: PolyphaseDown, dim: int) -> Widths | None:
         down: In eval mode, without hooks.
         dim: Number of spatial axes.
     """
+    if type(down) is not PolyphaseDown:
+        return None
     blur, selector = down.antialias, down.selector
     if down.padding_mode != "circular" or type(selector) not in (ConvSelector, NormSelector):
         return None

@@ -74,7 +74,7 @@ class StagedClassifier(nn.Module, ABC):
     fc: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        for feature in self._features(faster_layout(x)):
+        for feature in self._features(faster_layout(x, training=self.training)):
             last = feature  # the maps before it need not be kept
         return self.fc(self.avgpool(last.x))
 

@@ -147,10 +147,12 @@ def _border(down: PolyphaseDown, x: Tensor, *made_by: nn.Module) -> Widths | Non
     """Return the border that a map is best made with, for what ``down`` does to it; or ``None``."""
     if not only_result() or needs_whole_batch(down, *made_by):
         return None
-    down.fit(x)
     usual = x.device.type == "cpu" and in_full_precision(x)
     border = border_of(down, x.ndim - 2) if usual else None
-    return border if border is not None and any(map(any, border)) else None
+    if border is None or not any(map(any, border)):
+        return None
+    down.fit(x)
+    return border
 
 
 def _is_worth(border: Widths, x: Tensor, conv: SameConv) -> bool:

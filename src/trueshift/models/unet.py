@@ -98,13 +98,12 @@ class UNet(nn.Module):
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        faster = faster_map_layout(x)
-        *skips, bottom = self.features(faster)
+        *skips, bottom = self.features(faster_map_layout(x, training=self.training))
         y, steps = bottom.x, bottom.steps
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return in_layout_of(x, faster, self.head(y))
+        return in_layout_of(x, self.head(y), training=self.training)
 
 
 @saveable

@@ -1,0 +1,68 @@
+"""Weighted sums of neighbourhoods, for filters that differ from pixel to pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from trueshift._adjoint import channels_last
+from trueshift._eager import only_result
+
+
+def sums_rows(x: Tensor, weights: Tensor) -> bool:
+    """Whether :func:`sum_neighbours` may be used, and is quicker than one product per tap."""
+    last = channels_last(x) and channels_last(weights)
+    kind = x.device.type == "cpu" and x.dtype == weights.dtype == torch.float32
+    return last and kind and only_result() and x.numel() > 0
+
+
+def sum_neighbours(
+    x: Tensor, weights: Tensor, groups: int, size: int, stride: tuple[int, ...]
+) -> Tensor:
+    """Sum the neighbourhood of every kept position with its weights.
+
+    The channels of a group lie side by side, as a row of an embedding does. What is wanted is so a
+    weighted sum of rows, for which torch has a kernel.
+
+    Args:
+        x: ``(B, C, *spatial)`` with its border, channels-last.
+        weights: ``(B, groups * size ** dim, *sizes)``, channels-last.
+        groups: Groups of channels that share weights.
+        size: Taps per axis.
+        stride: Distance of the kept positions.
+
+    Returns:
+        ``(B, C, *sizes)``, channels-last.
+    """
+    sizes = weights.shape[2:]
+    places = _places(x.shape[2:], sizes, groups, size, stride)  # (*sizes, groups, *taps)
+    starts = torch.arange(0, places.numel(), size ** len(stride))
+    width = x.shape[1] // groups
+    sums = [
+        F.embedding_bag(
+            places.view(-1),
+            image.reshape(-1, width),
+            starts,
+            mode="sum",
+            per_sample_weights=weight.reshape(-1),
+        )
+        for image, weight in zip(x.movedim(1, -1), weights.movedim(1, -1), strict=True)
+    ]
+    return torch.stack(sums).view(x.shape[0], *sizes, x.shape[1]).movedim(-1, 1)
+
+
+def _places(
+    inside: Sequence[int], sizes: Sequence[int], groups: int, size: int, stride: tuple[int, ...]
+) -> Tensor:
+    """Return the row of an image that every tap of every kept position and group reads."""
+    dim = len(stride)
+    place = torch.zeros([1] * (2 * dim + 1), dtype=torch.int64)
+    for axis, (length, count, step) in enumerate(zip(inside, sizes, stride, strict=True)):
+        shape = [1] * (2 * dim + 1)
+        shape[axis], shape[dim + 1 + axis] = count, size
+        reads = torch.arange(0, count * step, step)[:, None] + torch.arange(size)
+        place = place * length + reads.view(shape)
+    return place * groups + torch.arange(groups).view(*[1] * dim, -1, *[1] * dim)
