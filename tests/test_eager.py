@@ -106,7 +106,16 @@ def test_maps_of_large_images_are_the_same_in_every_batch(monkeypatch, name, met
     torch.testing.assert_close(found, recorded.detach(), atol=1e-4, rtol=1e-4)
 
 
-NETWORKS = {**SEGMENTERS, "resnet9": lambda spec: resnet9(spec, 4)}
+NETWORKS = {
+    **SEGMENTERS,
+    "resnet9": lambda spec: resnet9(spec, 4),
+    "grayscale": lambda spec: unet(spec, 1, 3, widths=(4, 8, 8)),
+    "without padding": lambda spec: unet(
+        spec.replace(padding_mode="zeros"), 1, 3, widths=(4, 8, 8)
+    ),
+    "volumes": lambda spec: unet(spec.replace(dim=3), 2, 3, widths=(4, 8)),
+}
+SHAPES = {"grayscale": (1, 32, 32), "without padding": (1, 32, 32), "volumes": (2, 8, 4, 8)}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -118,14 +127,19 @@ def test_the_layout_of_images_changes_no_bit(monkeypatch, name, batch, grad, lar
         monkeypatch.setattr(_eager, "_LARGE_IMAGE", 32 * 32)
     torch.manual_seed(0)
     model = NETWORKS[name](Sampling("lps", "bin5")).eval()
-    x = torch.randn(batch, 3, 32, 32)
-    last = x.contiguous(memory_format=LAST)
-    moved = last.roll((1, 0), (2, 3))
-    assert moved.is_contiguous()  # torch.roll by nothing forgets the layout
+    x = torch.randn(batch, *SHAPES.get(name, (3, 32, 32)))
+    axes = tuple(range(2, x.ndim))
+    by = (1,) + (0,) * (len(axes) - 1)  # torch.roll by nothing forgets the layout
+    last = x.movedim(1, -1).contiguous().movedim(-1, 1)  # in one channel, by its strides alone
     with torch.set_grad_enabled(grad):
-        found, asked, shifted = model(x), model(last), model(moved)
+        found, asked, moved = model(x), model(last), model(last.roll(by, axes))
+        maps, same = (([f.x for f in model.features(image)]) for image in (x, last))
     assert torch.equal(found, asked)
-    if found.ndim == 4:
-        assert asked.is_contiguous(memory_format=LAST)
-        shifted = shifted.roll((-1, 0), (2, 3))
-    assert torch.equal(shifted, found)
+    assert all(torch.equal(one, other) for one, other in zip(maps, same, strict=True))
+    if found.ndim > 2 and x.shape[1] > 1:
+        assert not asked.is_contiguous()
+        assert asked.stride(1) == 1
+    if found.ndim > 2:
+        moved = moved.roll([-n for n in by], axes)
+    if name != "without padding":
+        assert torch.equal(moved, found)

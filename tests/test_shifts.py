@@ -1,3 +1,5 @@
+import warnings
+
 import pytest
 import torch
 from helpers import all_shifts
@@ -139,3 +141,11 @@ def test_a_shift_keeps_the_memory_format(shift):
     assert moved.stride() == x.stride()
     assert torch.equal(moved, x.contiguous().roll(shift, (2, 3)))
     assert moved.data_ptr() != x.data_ptr()
+
+
+def test_a_traced_shift_serves_other_sizes():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # tracing is deprecated
+        traced = torch.jit.trace(lambda x: circular_shift(x, 0, 8), torch.randn(1, 1, 4, 8))
+    x = torch.randn(1, 1, 4, 16)
+    assert torch.equal(traced(x), x.roll(8, 3))

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from trueshift._eager import traced
+
 
 def circular_shift(x: Tensor, *offsets: int) -> Tensor:
     """Move the content of ``x`` by one offset per spatial axis; what leaves re-enters opposite.
@@ -36,7 +38,7 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
             f" a tensor of shape {tuple(x.shape)}."
         )
     axes = tuple(range(-len(offsets), 0))
-    if not torch.compiler.is_compiling():  # sizes are known
+    if not traced():  # sizes are known
         # torch.roll by a whole turn forgets the memory format, in which others round otherwise.
         turned = {a: n for a, n in zip(axes, offsets, strict=True) if n % max(1, x.shape[a]) != 0}
         axes, offsets = tuple(turned), tuple(turned.values())

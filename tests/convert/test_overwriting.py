@@ -245,3 +245,31 @@ def test_a_wrong_number_of_arguments_is_still_an_error():
         new(x, x)
     with torch.no_grad():
         assert torch.equal(new(x=x)[0], new(x)[0])
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, a, b):
+        return self.conv(a) + self.conv(b)
+
+
+def test_results_take_the_layout_of_the_first_map():
+    x = torch.randn(2, 3, 8, 8)
+    new = ts.convert(Two().eval(), "aps", (x, x))
+    last = x.contiguous(memory_format=LAST)
+    with torch.no_grad():
+        assert new(x, last).is_contiguous()
+        assert not new(last, x).is_contiguous()
+        assert torch.equal(new(last, x), new(x, x))
+
+
+def test_networks_that_need_the_default_layout_get_it():
+    register_rule(Strict, "equivariant")
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), Strict(), nn.AdaptiveAvgPool2d(1)).eval()
+    x = torch.randn(2, 3, 8, 8)
+    new = ts.convert(net, "aps", x)
+    with torch.no_grad():
+        assert torch.equal(new(x.contiguous(memory_format=LAST)), new(x))

@@ -51,6 +51,7 @@ class Own(ts.NormSelector):
     [
         ts.LPD(8, padding_mode="zeros"),
         ts.LPD(8, antialias="adapt3"),
+        ts.LPD(8, test_rule="softmax"),
         ts.LPD(8, antialias="tri3", select_on="unfiltered"),
         ts.PolyphaseDown(ts.ConvSelector(8, padding_mode="zeros")),
         ts.PolyphaseDown(ts.NormSelector(), antialias=ts.Blur(8, padding_mode="zeros")),

@@ -6,7 +6,7 @@ from helpers import is_circular_shift_of
 from networks import trained
 
 import trueshift as ts
-from trueshift.layers.conv import same_conv
+from trueshift.layers.conv import SameConv2d
 from trueshift.layers.maximum import max_filter
 from trueshift.models import sampling
 from trueshift.models.sampling import max_and_sample
@@ -151,11 +151,76 @@ def test_stems_make_their_maps_with_borders_where_only_a_result_is_wanted(
     assert len(bordered) == places + max(places - 1, 0)  # what is watched is called
 
 
-def test_wide_kernels_are_not_widened_for_a_border():
-    few, many = (same_conv(channels, 4, 7, "circular") for channels in (3, 64))
-    border = ((2, 2), (2, 2))
-    assert sampling._is_worth(border, torch.zeros(1, 3, 224, 224), few)
-    assert not sampling._is_worth(border, torch.zeros(1, 64, 224, 224), many)
-    assert not sampling._is_worth(border, torch.zeros(1, 3, 8, 8), few)
-    zeros = same_conv(3, 4, 7, "zeros")
-    assert not sampling._is_worth(border, torch.zeros(1, 3, 224, 224), zeros)
+@pytest.mark.parametrize("filter_name", [None, "tri3"])
+@torch.no_grad()
+def test_maps_with_borders_are_exact(monkeypatch, filter_name):
+    bordered, sampled = [], sampling.sample_bordered
+    monkeypatch.setattr(
+        sampling, "sample_bordered", lambda *args: bordered.append(1) or sampled(*args)
+    )
+    spec = ts.Sampling("lps", filter_name, hidden="eighth")
+    model = trained(ts.models.resnet18(spec, num_classes=4))
+    x = torch.randn(2, 3, 64, 64)
+    found = model(x)
+    for shift in ((1, 0), (0, 1), (3, 5), (32, 33)):
+        assert torch.equal(model(circular_shift(x, *shift)), found)
+    assert len(bordered) == 10
+
+
+class Doubled(SameConv2d):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def plain_conv(conv):
+    own = torch.nn.Conv2d(3, 64, 7, padding=3, padding_mode="circular", bias=False)
+    own.load_state_dict(conv.state_dict())
+    return own
+
+
+def doubled_conv(conv):
+    conv.__class__ = Doubled
+    return conv
+
+
+OTHERS = {
+    "group norm": ("bn1", lambda norm: torch.nn.GroupNorm(1, 64)),
+    "instance norm": ("bn1", lambda norm: torch.nn.InstanceNorm2d(64)),
+    "torch's convolution": ("conv1", plain_conv),
+    "a convolution of a user": ("conv1", doubled_conv),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_modules_that_users_put_there_are_called(name):
+    model = trained(ts.models.resnet18(ts.Sampling("lps", hidden="eighth"), num_classes=4))
+    place, make = OTHERS[name]
+    setattr(model, place, make(getattr(model, place)))
+    x = torch.randn(2, 3, 64, 64)
+    expected = model.eval()(x)
+    with torch.no_grad():
+        torch.testing.assert_close(model(x), expected)
+
+
+def test_a_selector_of_a_user_may_score_as_before():
+    class Own(ts.ConvSelector):
+        def scores(self, x, stride=2):
+            return super().scores(x, stride).flip(1)
+
+    torch.manual_seed(0)
+    down, x = ts.PolyphaseDown(Own(3)).eval(), torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        phase = down.choose(x)
+    assert torch.equal(phase, down.selector.scores(x).argmax(1))
+
+
+def test_borders_are_copied_where_that_costs_less():
+    down, x = ts.LPD(4, antialias="tri3").eval(), torch.zeros(1, 3, 224, 224)
+    assert sampling._border(down, x, 147) is None  # gradients are recorded
+    with torch.no_grad():
+        assert sampling._border(down, x, 147) == ((3, 3), (3, 3))
+        assert sampling._border(down, x, 49 * 64) is None
+        assert sampling._border(down, x[..., :8, :8], 147) is None
+        assert sampling._border(down, x.bfloat16(), 147) is None
+        assert sampling._border(ts.APS(4).eval(), x, 147) is None  # reads none
+        assert sampling._border(down.train(), x, 147) is None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift._eager import faster_layout, in_layout_of
+from trueshift._eager import faster_layout, in_layout_of, usual_layout
 from trueshift._validate import nearest_multiples
 from trueshift.convert.trees import map_leaves
 
@@ -34,10 +34,10 @@ class Converted(nn.Module):
 
     Attributes:
         any_layout: Whether it also computes on channels-last maps; then it takes batches in the
-            faster layout where only a result is wanted.
+            faster layout where only a result is wanted. ``None`` as long as nobody has tried.
     """
 
-    any_layout = False
+    any_layout: bool | None = None
 
     def __init__(
         self, root: nn.Module, graph: fx.Graph, inputs: dict[str, bool], plan: Plan
@@ -56,19 +56,25 @@ class Converted(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         self._check_sizes(dict(zip(self.inputs, args, strict=False)) | kwargs)
-        if not self.any_layout:
+        if self.any_layout is None:
             return self._run(self, *args, **kwargs)
-        named = [self._faster(name, x) for name, x in zip(self.inputs, args, strict=False)]
-        faster = (*named, *args[len(named) :])
-        by_name = {name: self._faster(name, x) for name, x in kwargs.items()}
-        outputs = self._run(self, *faster, **by_name)
-        pairs = zip((*faster, *by_name.values()), (*args, *kwargs.values()), strict=True)
-        changed = [given for one, given in pairs if one is not given]
-        return _in_layout_of(changed[0], outputs) if changed else outputs
+        named = [self._laid_out(name, x) for name, x in zip(self.inputs, args, strict=False)]
+        ours = (*named, *args[len(named) :])
+        by_name = {name: self._laid_out(name, x) for name, x in kwargs.items()}
+        outputs = self._run(self, *ours, **by_name)
+        pairs = zip((*ours, *by_name.values()), (*args, *kwargs.values()), strict=True)
+        if all(one is given for one, given in pairs):
+            return outputs
+        given = dict(zip(self.inputs, args, strict=False)) | kwargs
+        maps = (x for name, x in given.items() if self._is_map(name, x))
+        return _in_layout_of(next(maps), outputs)
 
-    def _faster(self, name: str, x: Any) -> Any:
-        is_map = self.inputs.get(name) and isinstance(x, Tensor)
-        return faster_layout(x, training=self.training) if is_map else x
+    def _laid_out(self, name: str, x: Any) -> Any:
+        layout = faster_layout if self.any_layout else usual_layout
+        return layout(x, training=self.training) if self._is_map(name, x) else x
+
+    def _is_map(self, name: str, x: Any) -> bool:
+        return bool(self.inputs.get(name)) and isinstance(x, Tensor)
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
@@ -77,7 +83,7 @@ class Converted(nn.Module):
 
     def _check_sizes(self, arguments: dict[str, Any]) -> None:
         for name, x in arguments.items():
-            if not self.inputs.get(name) or not isinstance(x, Tensor):
+            if not self._is_map(name, x):
                 continue
             sizes = tuple(x.shape[2:])
             if self.plan.fixed_sizes:

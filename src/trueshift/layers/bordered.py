@@ -28,7 +28,8 @@ def border_of(down: PolyphaseDown, dim: int) -> Widths | None:
         return None
     if blur is not None and down.select_on != "filtered":
         return None
-    if isinstance(selector, ConvSelector) and selector.padding_mode != "circular":
+    rules = ("circular", "argmax")
+    if isinstance(selector, ConvSelector) and (selector.padding_mode, selector.test_rule) != rules:
         return None
     filtered = ((0, 0),) * dim if blur is None else blur.widths
     return tuple(

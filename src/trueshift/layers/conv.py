@@ -121,6 +121,12 @@ SameConv = SameConv1d | SameConv2d | SameConv3d
 _CLASSES: dict[int, Any] = {1: SameConv1d, 2: SameConv2d, 3: SameConv3d}
 
 
+def computes_borders(conv: nn.Module) -> bool:
+    """Whether :meth:`SameConv2d.with_border` gives what the convolution would, around its map."""
+    ours = type(conv) in _CLASSES.values() and "forward" not in vars(conv)
+    return ours and conv.padding_mode == "circular" and max(conv.stride) == 1  # type: ignore[arg-type]
+
+
 def same_conv(
     in_channels: int,
     out_channels: int,

@@ -16,7 +16,7 @@ def sums_rows(x: Tensor, weights: Tensor) -> bool:
     """Whether :func:`sum_neighbours` may be used, and is quicker than one product per tap."""
     last = channels_last(x) and channels_last(weights)
     kind = x.device.type == "cpu" and x.dtype == weights.dtype == torch.float32
-    return last and kind and only_result() and x.numel() > 0
+    return last and kind and only_result() and 0 < x.numel() < 2**31  # rows are counted in int32
 
 
 def sum_neighbours(
@@ -38,8 +38,9 @@ def sum_neighbours(
         ``(B, C, *sizes)``, channels-last.
     """
     sizes = weights.shape[2:]
-    places = _places(x.shape[2:], sizes, groups, size, stride)  # (*sizes, groups, *taps)
-    starts = torch.arange(0, places.numel(), size ** len(stride))
+    places = _places(x, sizes, groups, size, stride)  # (*sizes, groups, *taps)
+    taps = size ** len(stride)
+    starts = torch.arange(0, places.numel(), taps, dtype=torch.int32, device=x.device)
     width = x.shape[1] // groups
     sums = [
         F.embedding_bag(
@@ -55,14 +56,18 @@ def sum_neighbours(
 
 
 def _places(
-    inside: Sequence[int], sizes: Sequence[int], groups: int, size: int, stride: tuple[int, ...]
+    x: Tensor, sizes: Sequence[int], groups: int, size: int, stride: tuple[int, ...]
 ) -> Tensor:
     """Return the row of an image that every tap of every kept position and group reads."""
     dim = len(stride)
-    place = torch.zeros([1] * (2 * dim + 1), dtype=torch.int64)
-    for axis, (length, count, step) in enumerate(zip(inside, sizes, stride, strict=True)):
+
+    def count_up(end: int, step: int = 1) -> Tensor:
+        return torch.arange(0, end, step, dtype=torch.int32, device=x.device)
+
+    place = count_up(1).view([1] * (2 * dim + 1))
+    for axis, (length, count, step) in enumerate(zip(x.shape[2:], sizes, stride, strict=True)):
         shape = [1] * (2 * dim + 1)
         shape[axis], shape[dim + 1 + axis] = count, size
-        reads = torch.arange(0, count * step, step)[:, None] + torch.arange(size)
+        reads = count_up(count * step, step)[:, None] + count_up(size)
         place = place * length + reads.view(shape)
-    return place * groups + torch.arange(groups).view(*[1] * dim, -1, *[1] * dim)
+    return place * groups + count_up(groups).view(*[1] * dim, -1, *[1] * dim)

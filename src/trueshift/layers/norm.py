@@ -39,6 +39,14 @@ def normalize(norm: nn.Module, y: Tensor, made_by: nn.Module) -> Tensor:
     return y
 
 
+def is_pointwise(norm: nn.Module) -> bool:
+    """Whether a norm does the same to every pixel at test time, whatever map it stands in."""
+    if isinstance(norm, nn.Identity):
+        return True
+    known = isinstance(norm, BatchNorm) and norm.running_mean is not None
+    return known and type(norm).forward is nn.BatchNorm2d.forward and "forward" not in vars(norm)
+
+
 def fold(
     norm: nn.Module, weight: Tensor, bias: Tensor | None, x: Tensor, conv: nn.Module
 ) -> tuple[Tensor, Tensor] | None:

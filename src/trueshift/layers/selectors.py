@@ -124,7 +124,8 @@ class ConvSelector(nn.Module):
             stride: Sampling factor of all axes, or one per axis.
             witness: A map that moves as ``x`` does and breaks ties in its place: that which will be
                 sampled, if ``x`` is not.
-            wide: ``x`` with a circular border of one stride, if there is one: it is not made again.
+            wide: ``x`` with a circular border of one stride, if there is one: a hard choice then
+                need not copy the map for it.
         """
         if self.training and self.train_rule != "softmax":
             logits, hard = self(x, stride), self.train_rule == "straight"
@@ -133,7 +134,7 @@ class ConvSelector(nn.Module):
             return (self(x, stride) / self.tau).softmax(1)
         with torch.no_grad():
             steps = self._steps(x, stride)
-            scores = self.scores(x, steps, wide=wide)
+            scores = self.scores(x, steps) if wide is None else self.scores(x, steps, wide=wide)
             return argmax_phase(scores, x if witness is None else witness, steps)
 
     def scores(self, x: Tensor, stride: Stride = 2, *, wide: Tensor | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import channels_last
-from trueshift._eager import faster_map_layout, in_layout_of, usual_layout
+from trueshift._eager import in_layout_of, usual_layout
 from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
 from trueshift.layers.norm import Chain
@@ -149,7 +149,7 @@ class DeepLabV3Plus(nn.Module):
         return self.backbone.features(x)
 
     def forward(self, x: Tensor) -> Tensor:
-        low, *_, high = self.features(faster_map_layout(x, training=self.training))
+        low, *_, high = self.features(x)
         y = usual_layout(self.classifier(low, high), training=self.training)
         return in_layout_of(x, self.unpool(y, low.steps), training=self.training)
 

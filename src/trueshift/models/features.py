@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import unravel
-from trueshift._eager import faster_layout
+from trueshift._eager import faster_layout, faster_map_layout
 from trueshift._validate import check_map, nearest_multiples
 
 
@@ -80,7 +80,7 @@ class StagedClassifier(nn.Module, ABC):
 
     def features(self, x: Tensor) -> list[Feature]:
         """Return the map of every stage, with its phases and strides."""
-        return list(self._features(x))
+        return list(self._features(faster_map_layout(x, training=self.training)))
 
     @abstractmethod
     def _features(self, x: Tensor) -> Iterator[Feature]:

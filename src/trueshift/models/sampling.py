@@ -18,9 +18,9 @@ from trueshift._chunks import by_chunks, by_chunks_twice
 from trueshift._eager import in_full_precision, needs_whole_batch, only_result, watched
 from trueshift.layers.antialias import Blur
 from trueshift.layers.bordered import border_of, sample_bordered
-from trueshift.layers.conv import SameConv
+from trueshift.layers.conv import SameConv, computes_borders
 from trueshift.layers.maximum import MAX_POOLS, max_filter
-from trueshift.layers.norm import normalize
+from trueshift.layers.norm import is_pointwise, normalize
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.selectors import ConvSelector, FixedSelector
 from trueshift.layers.spec import Sampling
@@ -61,9 +61,9 @@ def conv_and_sample(
         y = normalize(norm, conv.at(down.fit(x), phase, stride), conv)
         return F.relu(y, inplace=True), _step(phase, x, stride)
 
-    border = _border(down, x, conv, norm) if phase is None else None
-    if border is not None and not _is_worth(border, x, conv):
-        border = None
+    border = None
+    if phase is None and computes_borders(conv) and is_pointwise(norm):
+        border = _border(down, x, math.prod(conv.weight.shape[1:]), conv, norm)
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         y = conv(part) if border is None else conv.with_border(part, border)
@@ -106,7 +106,8 @@ def max_and_sample(
             return in_parts(kept, x), first_phase(x, 2)
         return in_parts(kept, x, phase), _step(phase, x, 2)
 
-    border = _border(down, x) if phase is None and mode == "circular" else None
+    taps = down.antialias.size**dim if isinstance(down.antialias, Blur) else 1
+    border = _border(down, x, taps) if phase is None and mode == "circular" else None
 
     def dense(part: Tensor, phase: Tensor | None = None) -> tuple[Tensor, Tensor]:
         if border is None:
@@ -143,24 +144,24 @@ def _is_known(down: PolyphaseDown, phase: Tensor | None) -> bool:
     return fixed and (plain or phase is not None)
 
 
-def _border(down: PolyphaseDown, x: Tensor, *made_by: nn.Module) -> Widths | None:
-    """Return the border that a map is best made with, for what ``down`` does to it; or ``None``."""
+def _border(down: PolyphaseDown, x: Tensor, taps: int, *made_by: nn.Module) -> Widths | None:
+    """Return the border that a map is best made with, for what ``down`` does to it; or ``None``.
+
+    Args:
+        down: What follows.
+        x: What the map is made of, of the same size.
+        taps: What a value of the map costs: so many taps of a convolution.
+        made_by: The modules that make it.
+    """
     if not only_result() or needs_whole_batch(down, *made_by):
         return None
     usual = x.device.type == "cpu" and in_full_precision(x)
     border = border_of(down, x.ndim - 2) if usual else None
     if border is None or not any(map(any, border)):
         return None
-    down.fit(x)
-    return border
-
-
-def _is_worth(border: Widths, x: Tensor, conv: SameConv) -> bool:
-    """Whether a convolution computes a border in less time than it takes to copy the map."""
-    if conv.padding_mode != "circular":
-        return False
+    down.fit(x)  # raises if the stride does not divide the size
     sizes = [(n + sum(pair)) / n for n, pair in zip(x.shape[2:], border, strict=True)]
-    return (math.prod(sizes) - 1) * math.prod(conv.weight.shape[1:]) < _COPY
+    return border if (math.prod(sizes) - 1) * taps < _COPY else None
 
 
 def _sample_dense(

@@ -91,14 +91,15 @@ class UNet(nn.Module):
     def features(self, x: Tensor) -> list[Feature]:
         """Return the map of every encoder level, with its phases and strides."""
         check_image("UNet", x, self.in_channels, self.required_multiple, self.spec.dim)
-        found = [Feature(self.encoder[0](x), ())]
+        images = faster_map_layout(x, training=self.training)
+        found = [Feature(self.encoder[0](images), ())]
         for down, convs in zip(self.downs, self.encoder[1:], strict=True):
             x, step = down(found[-1].x)
             found.append(Feature(convs(x), (*found[-1].steps, step)))
         return found
 
     def forward(self, x: Tensor) -> Tensor:
-        *skips, bottom = self.features(faster_map_layout(x, training=self.training))
+        *skips, bottom = self.features(x)
         y, steps = bottom.x, bottom.steps
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
