@@ -145,9 +145,10 @@ def _telling(
     def call(x: Tensor, stride: Any, **options: Any) -> Tensor:
         if options.get("exact"):  # a second look at images that are close to a tie
             return original(x, stride, **options)
-        exact = original(x, stride, **{key: True for key in options})  # rounded sums hide ties
-        tell(exact, x, stride)
-        return original(x, stride, **options) if options else exact
+        rounds = "exact" in options
+        scores = original(x, stride, **options)
+        tell(original(x, stride, exact=True) if rounds else scores, x, stride)  # sums hide ties
+        return scores
 
     return call
 
