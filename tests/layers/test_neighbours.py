@@ -21,7 +21,7 @@ def make(dim, groups, size, channels=12):
 
 
 @pytest.mark.parametrize("dim", [2, 3])
-@pytest.mark.parametrize("groups", [1, 3, 12])
+@pytest.mark.parametrize("groups", [1, 3, 6])
 @pytest.mark.parametrize("size", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2, "per axis"])
 def test_it_is_the_sum_over_taps(monkeypatch, dim, groups, size, stride):
@@ -45,7 +45,7 @@ def test_it_is_the_sum_over_taps(monkeypatch, dim, groups, size, stride):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("channels", [8, 24, 64])
+@pytest.mark.parametrize("channels", [16, 24, 64])
 def test_every_pixel_has_the_same_bits_wherever_it_stands(monkeypatch, channels):
     calls, of_rows = [], antialias.sum_neighbours
     monkeypatch.setattr(
@@ -63,9 +63,10 @@ def test_every_pixel_has_the_same_bits_wherever_it_stands(monkeypatch, channels)
 
 def test_only_where_a_result_of_float32_maps_is_wanted():
     _, x = make(2, 3, 3)
-    assert not sums_rows(x, x)  # gradients are recorded
+    assert not sums_rows(x, x, 3)  # gradients are recorded
     with torch.no_grad():
-        assert sums_rows(x, x)
-        assert not sums_rows(x.contiguous(), x)
-        assert not sums_rows(x.double(), x.double())
-        assert not sums_rows(x[:0], x[:0])
+        assert sums_rows(x, x, 3)
+        assert not sums_rows(x, x, 12)  # rows of one value
+        assert not sums_rows(x.contiguous(), x, 3)
+        assert not sums_rows(x.double(), x.double(), 3)
+        assert not sums_rows(x[:0], x[:0], 3)

@@ -200,7 +200,7 @@ class AdaptiveBlur(nn.Module):
         start: tuple[int, ...] | None = None,
     ) -> Tensor:
         """Sum the neighbourhood of every kept position with its weights."""
-        if start is None and sums_rows(x, weights):
+        if start is None and sums_rows(x, weights, self.groups):
             steps = stride or (1,) * self.dim
             return sum_neighbours(x, weights, self.groups, self.size, steps)
         weights = weights.unflatten(1, (self.groups, 1, -1))  # (B, G, 1, taps, h, w)

@@ -12,11 +12,12 @@ from trueshift._adjoint import channels_last
 from trueshift._eager import only_result
 
 
-def sums_rows(x: Tensor, weights: Tensor) -> bool:
+def sums_rows(x: Tensor, weights: Tensor, groups: int) -> bool:
     """Whether :func:`sum_neighbours` may be used, and is quicker than one product per tap."""
     last = channels_last(x) and channels_last(weights)
     kind = x.device.type == "cpu" and x.dtype == weights.dtype == torch.float32
-    return last and kind and only_result() and 0 < x.numel() < 2**31  # rows are counted in int32
+    rows = x.shape[1] > groups and 0 < x.numel() < 2**31  # of several values, counted in int32
+    return last and kind and rows and only_result()
 
 
 def sum_neighbours(
