@@ -19,6 +19,7 @@ LEVELS = [
     {"_adjoint"},
     {"_chunks"},
     {"_eager", "_files", "_torchvision", "_validate", "memory"},
+    {"_layout"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from trueshift._layout import channels_last, last_format
+
 # From this number of images on, faster operations outweigh weights that must be rearranged.
 _MANY = 4
 _LARGE_IMAGE = 2**15  # pixels, for the same reason
 _PRECISE = (torch.float32, torch.float64)
-_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def only_result() -> bool:
@@ -83,15 +84,13 @@ def usual_layout(x: Tensor, *, training: bool = False) -> Tensor:
 
 def in_layout_of(x: Tensor, y: Tensor, *, training: bool = False) -> Tensor:
     """Return ``y``, which was made of ``x`` in a layout of our choice, in that of ``x``."""
-    last = x.ndim in _LAST and not x.is_contiguous()
-    last = last and x.is_contiguous(memory_format=_LAST[x.ndim])
-    return _in_layout(y, last and y.ndim == x.ndim, training)
+    return _in_layout(y, channels_last(x) and y.ndim == x.ndim, training)
 
 
 def _in_layout(x: Tensor, last: bool, training: bool) -> Tensor:
     if training or traced() or x.device.type != "cpu":  # a graph takes any size
         return x
-    layout = _LAST[x.ndim] if last else torch.contiguous_format
+    layout = last_format(x.ndim) if last else torch.contiguous_format
     y = x.contiguous(memory_format=layout)
     strides = torch.empty(y.shape, device="meta", memory_format=layout).stride()
     # A map of one channel counts as both, but torch goes by its strides.

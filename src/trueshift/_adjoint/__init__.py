@@ -13,7 +13,6 @@ from trueshift._adjoint.borders import (
     filled_windows,
     inner_region,
 )
-from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map, last_format
 from trueshift._adjoint.mixing import mix_by_convolution, mixes_by_convolution
 from trueshift._adjoint.picking import image_by_image, pick
 from trueshift._adjoint.sampling import (
@@ -37,6 +36,7 @@ from trueshift._adjoint.views import (
     window_slices,
     wrap,
 )
+from trueshift._layout import channels_innermost, channels_last, empty_map, last_format
 
 __all__ = [
     "CircularFold",

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint.layout import empty_map
 from trueshift._adjoint.views import Slices, Widths
+from trueshift._layout import empty_map
 
 
 def filled_windows(

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor
 
-from trueshift._adjoint.layout import channels_last, last_format
 from trueshift._chunks import chunks
+from trueshift._layout import channels_last, last_format
 
 # Images of this size are mixed one by one where their channels are last: a layout they then keep.
 _LARGE = 2**17

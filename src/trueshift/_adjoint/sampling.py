@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint.layout import channels_innermost, channels_last, empty_map
 from trueshift._adjoint.picking import offsets_first, per_image, pick
 from trueshift._adjoint.views import Slices, offset_blocks, phase_slices, window_slices
+from trueshift._layout import channels_innermost, channels_last, empty_map
 
 
 class _Hard(Function):
