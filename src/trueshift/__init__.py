@@ -4,10 +4,11 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from trueshift import functional, models, shifts
+from trueshift import _cpu, functional, models, shifts  # noqa: F401 (registers the kernels)
+from trueshift._dispatch import plain
 from trueshift.audit import audit
 from trueshift.convert import ConversionError, convert, plan
-from trueshift.layers.antialias import AdaptiveBlur, Blur
+from trueshift.layers.filters import AdaptiveBlur, Blur
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.resample import APS, LPD, LPU, PolyphaseDown, PolyphaseUp
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector, set_tau
@@ -41,6 +42,7 @@ __all__ = [
     "load",
     "metrics",
     "models",
+    "plain",
     "plan",
     "save",
     "set_tau",

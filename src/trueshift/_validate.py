@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import math
 import operator
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from trueshift._dispatch import readable
+
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
 _LISTED = 40  # names that one error lists beside a suggestion
 
 Stride = int | Sequence[int]
+Mode = str | tuple[str, ...]  # of all axes, or one per axis
 
 
 def check_choice(who: str, what: str, value: object, choices: Iterable[str | None]) -> None:
@@ -27,6 +31,32 @@ def check_choice(who: str, what: str, value: object, choices: Iterable[str | Non
     if not near or len(known) <= _LISTED:
         hint += f" Choose from: {listed}."
     raise ValueError(f"{who}: unknown {what} {value!r}.{hint}")
+
+
+def check_mode(who: str, mode: Mode, dim: int, name: str = "padding_mode") -> Mode:
+    """Raise unless ``mode`` is a padding mode or one per axis; return the shortest way to say it."""
+    if isinstance(mode, str) or not isinstance(mode, Sequence):
+        check_choice(who, name, mode, PADDING_MODES)
+        return mode
+    for axis in mode:
+        check_choice(who, name, axis, PADDING_MODES)
+    if len(mode) != dim:
+        raise ValueError(
+            f"{who}: {name} {tuple(mode)} names {len(mode)} modes for {dim} spatial axes."
+            f" Pass one mode, or {dim}."
+        )
+    return mode[0] if len(set(mode)) == 1 else tuple(mode)
+
+
+def check_sampled_mode(who: str, mode: Mode) -> Mode:
+    """Raise unless ``mode`` is a padding mode or one per axis, of any number of axes."""
+    axes = 1 if isinstance(mode, str) or not isinstance(mode, Sequence) else len(mode)
+    return check_mode(who, mode, axes)
+
+
+def axis_modes(mode: Mode, dim: int) -> tuple[str, ...]:
+    """Return the padding mode of each axis."""
+    return (mode,) * dim if isinstance(mode, str) else mode
 
 
 def check_positive(who: str, **numbers: int) -> None:
@@ -57,6 +87,9 @@ def check_stride(who: str, stride: Stride) -> None:
 
 def stride_per_axis(who: str, stride: Stride, dim: int) -> tuple[int, ...]:
     """Return ``stride`` as one integer per spatial axis."""
+    if type(stride) is tuple and len(stride) == dim and set(map(type, stride)) == {int}:
+        if min(stride) >= 1 and max(stride) >= 2:  # the usual case, without further calls
+            return stride
     check_stride(who, stride)
     if not isinstance(stride, Sequence):
         return (int(stride),) * dim
@@ -66,6 +99,45 @@ def stride_per_axis(who: str, stride: Stride, dim: int) -> tuple[int, ...]:
             f" Pass one integer, or {dim}."
         )
     return tuple(int(step) for step in stride)
+
+
+def check_input(
+    who: str,
+    x: Tensor,
+    stride: Stride,
+    *,
+    dim: int | None = None,
+    channels: int | None = None,
+    name: str = "x",
+    divisible: bool = True,
+) -> tuple[int, ...]:
+    """Raise unless a layer takes ``x`` and its stride; return the stride of each axis."""
+    check_map(who, x, dim, name)
+    if channels is not None:
+        check_channels(who, x, channels)
+    if type(stride) is int and stride > 1:
+        strides: tuple[int, ...] = (stride,) * (x.ndim - 2)
+    else:
+        strides = stride_per_axis(who, stride, x.ndim - 2)
+    if divisible:
+        check_divisible(who, x, strides)
+    return strides
+
+
+def check_components(who: str, components: Tensor, stride: Stride) -> tuple[int, ...]:
+    """Raise unless a tensor holds the components of a stride; return the stride of each axis."""
+    if components.ndim not in (4, 5, 6):
+        raise ValueError(
+            f"{who}: components must have 4 to 6 dimensions (B, P, C, *spatial), got"
+            f" shape {tuple(components.shape)}."
+        )
+    strides = stride_per_axis(who, stride, components.ndim - 3)
+    if components.shape[1] != math.prod(strides):
+        raise ValueError(
+            f"{who}: stride={stride} makes {math.prod(strides)} components, got"
+            f" {components.shape[1]} in shape {tuple(components.shape)}."
+        )
+    return strides
 
 
 def check_map(who: str, x: Tensor, dim: int | None = None, name: str = "x") -> None:
@@ -129,9 +201,7 @@ def check_phase(who: str, phase: Tensor, x: Tensor, num_phases: int) -> None:
         raise ValueError(
             f"{who}: phase is on {phase.device}, x on {x.device}. Move it with phase.to(x.device)."
         )
-    # Reading values would stall an accelerator, and a traced graph has none.
-    readable = phase.device.type == "cpu" and not torch.compiler.is_compiling()
-    if readable and phase.dtype == torch.int64 and phase.numel():
+    if phase.dtype == torch.int64 and phase.numel() and readable(phase):
         low, high = (int(v) for v in phase.aminmax())
         check_range(who, low, high, num_phases)
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trueshift._eager import traced
+from trueshift._dispatch import traced
 
 
 def circular_shift(x: Tensor, *offsets: int) -> Tensor:
@@ -39,7 +39,7 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
         )
     axes = tuple(range(-len(offsets), 0))
     if not traced():  # sizes are known
-        # torch.roll by a whole turn forgets the memory format, in which others round otherwise.
+        # torch.roll by a full wrap forgets the memory format, on which rounding depends.
         turned = {a: n for a, n in zip(axes, offsets, strict=True) if n % max(1, x.shape[a]) != 0}
         axes, offsets = tuple(turned), tuple(turned.values())
     return torch.roll(x, offsets, axes) if axes else x.clone()

@@ -16,7 +16,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trueshift._adjoint import axis_length, offset_blocks
+from trueshift._dispatch import formula
+from trueshift.functional import axis_length, offset_blocks
 
 # Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are
 # exact in any order, on any device and in any runtime.
@@ -28,6 +29,7 @@ _RADIX = 8  # an exported graph holds every round: fewer and wider ones make it 
 _ROUNDS = 4  # enough for 4096 pixels along an axis
 
 
+@formula
 def argmax_phase(
     logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
 ) -> Tensor:
@@ -43,16 +45,21 @@ def argmax_phase(
         Hard phase ``(B,)``. A shift of ``x`` moves it along, whenever the shifted map differs from
         ``x``.
     """
+    # A graph cannot branch on values and an accelerator should not, so there is no test for ties.
+    return break_ties(logits, x, stride)
+
+
+def break_ties(
+    logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
+) -> Tensor:
+    """Return the phase of the largest logit; among equal ones that of the largest fingerprint."""
+    x = x if isinstance(x, Tensor) else x()
+    num_phases = logits.shape[1]
+    index = torch.arange(num_phases, device=x.device)
+    # Where the map repeats itself any tied phase will do: the lowest, in every runtime.
+    ranks = _fingerprints(x, stride) * num_phases - index
     tied = logits == logits.amax(1, keepdim=True)
-    # A traced graph cannot branch on values, so there the fingerprints are always computed.
-    if torch.compiler.is_compiling() or bool((tied.sum(1) > 1).any()):
-        x = x if isinstance(x, Tensor) else x()
-        num_phases = logits.shape[1]
-        index = torch.arange(num_phases, device=x.device)
-        # Where the map repeats itself any tied phase will do: the lowest, in every runtime.
-        ranks = _fingerprints(x, stride) * num_phases - index
-        logits = torch.where(tied, ranks, -num_phases)
-    return logits.argmax(1)
+    return torch.where(tied, ranks, -num_phases).argmax(1)
 
 
 def _fingerprints(x: Tensor, stride: tuple[int, ...]) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices
+from trueshift.functional import Slices
 from trueshift._validate import stride_per_axis
 from trueshift.layers.resample import PolyphaseDown
 

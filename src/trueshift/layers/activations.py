@@ -1,4 +1,4 @@
-"""Activations that give each pixel the same bits wherever it stands.
+"""Activations whose rounding does not depend on the position of a value.
 
 They are torch's own, under the same names and with the same arguments.
 """
@@ -10,59 +10,59 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from trueshift.layers.steady import steadily
+from trueshift.exact import elementwise
 
 
-class _Steady(nn.Module):
+class _Exact(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
             return super().forward(x)
-        return steadily(super().forward, x, inplace=getattr(self, "inplace", False))
+        return elementwise(super().forward, x, inplace=getattr(self, "inplace", False))
 
 
-class CELU(_Steady, nn.CELU):
-    """``torch.nn.CELU`` with the same bits everywhere."""
+class CELU(_Exact, nn.CELU):
+    """``torch.nn.CELU`` that rounds every pixel alike."""
 
 
-class ELU(_Steady, nn.ELU):
-    """``torch.nn.ELU`` with the same bits everywhere."""
+class ELU(_Exact, nn.ELU):
+    """``torch.nn.ELU`` that rounds every pixel alike."""
 
 
-class GELU(_Steady, nn.GELU):
-    """``torch.nn.GELU`` with the same bits everywhere."""
+class GELU(_Exact, nn.GELU):
+    """``torch.nn.GELU`` that rounds every pixel alike."""
 
 
-class LogSigmoid(_Steady, nn.LogSigmoid):
-    """``torch.nn.LogSigmoid`` with the same bits everywhere."""
+class LogSigmoid(_Exact, nn.LogSigmoid):
+    """``torch.nn.LogSigmoid`` that rounds every pixel alike."""
 
 
-class Mish(_Steady, nn.Mish):
-    """``torch.nn.Mish`` with the same bits everywhere."""
+class Mish(_Exact, nn.Mish):
+    """``torch.nn.Mish`` that rounds every pixel alike."""
 
 
-class SELU(_Steady, nn.SELU):
-    """``torch.nn.SELU`` with the same bits everywhere."""
+class SELU(_Exact, nn.SELU):
+    """``torch.nn.SELU`` that rounds every pixel alike."""
 
 
-class Sigmoid(_Steady, nn.Sigmoid):
-    """``torch.nn.Sigmoid`` with the same bits everywhere."""
+class Sigmoid(_Exact, nn.Sigmoid):
+    """``torch.nn.Sigmoid`` that rounds every pixel alike."""
 
 
-class SiLU(_Steady, nn.SiLU):
-    """``torch.nn.SiLU`` with the same bits everywhere."""
+class SiLU(_Exact, nn.SiLU):
+    """``torch.nn.SiLU`` that rounds every pixel alike."""
 
 
-class Softplus(_Steady, nn.Softplus):
-    """``torch.nn.Softplus`` with the same bits everywhere."""
+class Softplus(_Exact, nn.Softplus):
+    """``torch.nn.Softplus`` that rounds every pixel alike."""
 
 
-class Tanhshrink(_Steady, nn.Tanhshrink):
-    """``torch.nn.Tanhshrink`` with the same bits everywhere."""
+class Tanhshrink(_Exact, nn.Tanhshrink):
+    """``torch.nn.Tanhshrink`` that rounds every pixel alike."""
 
 
-STEADY: dict[type[nn.Module], type[nn.Module]] = {
-    steady.__mro__[2]: steady
-    for steady in (
+EXACT: dict[type[nn.Module], type[nn.Module]] = {
+    exact.__mro__[2]: exact
+    for exact in (
         CELU,
         ELU,
         GELU,
@@ -96,7 +96,7 @@ class _Function(nn.Module):
         return self.function.__name__
 
 
-class Elementwise(_Steady, _Function):
+class Elementwise(_Exact, _Function):
     """An elementwise function of torch with further arguments, as a module.
 
     Args:
@@ -107,9 +107,9 @@ class Elementwise(_Steady, _Function):
     """
 
 
-def make_steady(model: nn.Module) -> None:
-    """Replace the activations of a model by steady ones; names and settings stay."""
+def make_exact(model: nn.Module) -> None:
+    """Replace the activations of a model by those that round every pixel alike; settings stay."""
     for module in model.modules():
-        steady = STEADY.get(type(module))
-        if steady is not None:
-            module.__class__ = steady
+        exact = EXACT.get(type(module))
+        if exact is not None:
+            module.__class__ = exact

@@ -1,4 +1,4 @@
-"""Convolutions that give each pixel the same bits wherever it stands."""
+"""Convolutions that keep the size of a map and round every pixel alike at test time."""
 
 from __future__ import annotations
 
@@ -6,103 +6,35 @@ import math
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from trueshift._adjoint import Widths
-from trueshift._eager import only_result, traced
-from trueshift._validate import (
-    PADDING_MODES,
-    Stride,
-    check_choice,
-    check_dim,
-    check_divisible,
-    check_phase,
-    stride_per_axis,
-)
-from trueshift.layers.images import ImageConv, reads_images
-from trueshift.layers.steady import convolve
-from trueshift.layers.window import phase_window
-from trueshift.padding import pad
+from trueshift import functional
+from trueshift._validate import Mode, Stride, check_dim, check_input, check_mode, check_phase
 
 
 class _Same:
-    """What the convolutions of all dimensions share; they keep torch's parameters and names."""
+    """What the convolutions of all dimensions share; they keep torch's parameters and names.
+
+    Called with a phase and the stride to sample ``down`` by, they compute only what it keeps.
+    """
 
     weight: Tensor
     bias: Tensor | None
     stride: tuple[int, ...]
     dilation: tuple[int, ...]
-    kernel_size: tuple[int, ...]
     groups: int
     padding_mode: Any
+    training: bool
 
-    def forward(self, x: Tensor) -> Tensor:
-        dilation = self._dilation(x)
-        widths = self._widths(dilation)
-        before, after = zip(*widths, strict=True)
-        inside = self.padding_mode == "zeros" and before == after  # torch pads by itself
-        x = x if inside else pad(x, widths, self.padding_mode)
-        return convolve(
-            x,
-            self.weight,
-            self.bias,
-            self.stride,
-            before if inside else 0,
-            self.groups,
-            dilation,
-        )
-
-    def with_border(self, x: Tensor, border: Widths) -> Tensor:
-        """Return the convolution with a border of its own, before and after each axis.
-
-        It is computed, not copied: right for circular padding and without a stride.
-        """
-        dilation = self._dilation(x)
-        pairs = zip(self._widths(dilation), border, strict=True)
-        widths = tuple((b + more, a + further) for (b, a), (more, further) in pairs)
-        wide = pad(x, widths, self.padding_mode)
-        return convolve(wide, self.weight, self.bias, groups=self.groups, dilation=dilation)
-
-    def at(self, x: Tensor, phase: Tensor, stride: Stride) -> Tensor:
-        """Return the convolution at the positions that ``phase`` keeps, computing only those.
-
-        A soft phase gives the weighted sum of what it keeps. A convolution is linear, so that sum
-        may be taken of its input, and one strided convolution is enough.
-
-        Args:
-            x: ``(B, C, *spatial)``, sizes divisible by the stride.
-            phase: Hard ``(B,)`` or soft ``(B, P)``.
-            stride: Sampling factor of all axes, or one per axis.
-        """
-        steps = stride_per_axis("SameConv", stride, x.ndim - 2)
-        check_divisible("SameConv", x, steps)
-        check_phase("SameConv", phase, x, math.prod(steps))
-        hard = not phase.dtype.is_floating_point
-        if hard and not only_result():
-            phase = F.one_hot(phase, math.prod(steps)).to(x.dtype)
-        if reads_images(x, self.weight, phase, self.dilation):
-            padded = pad(x, self.widths, self.padding_mode)
-            y: Tensor = ImageConv.apply(padded, self.weight, phase, steps, self.groups)
-            return y if self.bias is None else y + self.bias.view(-1, *[1] * len(steps))
-        window = phase_window(x, phase, steps, self.widths, self.padding_mode)
-        return convolve(window, self.weight, self.bias, steps, 0, self.groups, self.dilation)
-
-    @property
-    def widths(self) -> Widths:
-        """Border of each axis that keeps the size, before and after."""
-        return self._widths(self.dilation)
-
-    def _widths(self, dilation: tuple[int, ...]) -> Widths:
-        reaches = [d * (k - 1) for k, d in zip(self.kernel_size, dilation, strict=True)]
-        return tuple((reach // 2, reach - reach // 2) for reach in reaches)
-
-    def _dilation(self, x: Tensor) -> tuple[int, ...]:
-        """Distance of the taps, without the whole turns that they make around a circular map."""
-        centred = all(k % 2 == 1 for k in self.kernel_size)  # else whole turns move the centre
-        if self.padding_mode != "circular" or not centred or traced() or x.numel() == 0:
-            return self.dilation
-        sizes = x.shape[-len(self.dilation) :]
-        return tuple((d - 1) % n + 1 for d, n in zip(self.dilation, sizes, strict=True))
+    def forward(
+        self, x: Tensor, phase: Tensor | None = None, down: Stride | None = None
+    ) -> Tensor:
+        weights, border = (x, self.weight, self.bias), self.padding_mode
+        rest, exact = (self.dilation, self.groups), not self.training
+        if phase is None or down is None:
+            return functional.convolution(*weights, border, self.stride, *rest, exact=exact)
+        strides = check_input("SameConv", x, down)
+        check_phase("SameConv", phase, x, math.prod(strides))
+        return functional.conv_down(*weights, phase, strides, border, *rest, exact=exact)
 
 
 class SameConv1d(_Same, nn.Conv1d):
@@ -121,17 +53,11 @@ SameConv = SameConv1d | SameConv2d | SameConv3d
 _CLASSES: dict[int, Any] = {1: SameConv1d, 2: SameConv2d, 3: SameConv3d}
 
 
-def computes_borders(conv: nn.Module) -> bool:
-    """Whether :meth:`SameConv2d.with_border` gives what the convolution would, around its map."""
-    ours = type(conv) in _CLASSES.values() and "forward" not in vars(conv)
-    return ours and conv.padding_mode == "circular" and max(conv.stride) == 1  # type: ignore[arg-type]
-
-
 def same_conv(
     in_channels: int,
     out_channels: int,
     kernel_size: int,
-    padding_mode: str,
+    padding_mode: Mode,
     *,
     dim: int = 2,
     bias: bool = False,
@@ -145,13 +71,12 @@ def same_conv(
         in_channels: Channels of the input.
         out_channels: Channels of the output.
         kernel_size: Taps per axis.
-        padding_mode: Border, under torch's name.
+        padding_mode: Border, in torch's words, for all axes or one per axis.
         dim: Number of spatial axes.
         bias: Whether to add a bias.
         options: ``stride``, ``dilation`` and ``groups`` of torch's convolution.
     """
     check_dim("same_conv", dim)
-    check_choice("same_conv", "padding_mode", padding_mode, PADDING_MODES)
-    options |= {"bias": bias, "padding_mode": padding_mode}
-    conv: SameConv = _CLASSES[dim](in_channels, out_channels, kernel_size, **options)
+    conv: SameConv = _CLASSES[dim](in_channels, out_channels, kernel_size, bias=bias, **options)
+    conv.padding_mode = check_mode("same_conv", padding_mode, dim)  # type: ignore[assignment]
     return conv

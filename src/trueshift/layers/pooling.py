@@ -1,11 +1,11 @@
-"""Global pooling whose result does not depend on where things are."""
+"""Global pooling whose result does not depend on positions."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
 from trueshift._validate import check_map
-from trueshift.functional import order_free_mean
+from trueshift.exact import order_free_mean
 
 
 class GlobalAvgPool(nn.Module):

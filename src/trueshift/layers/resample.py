@@ -1,35 +1,33 @@
-"""Down- and up-sampling by polyphase components, and the short names of the paper for them."""
+"""Down- and up-sampling by polyphase components, and the paper's names for them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices
-from trueshift._chunks import by_chunks, by_chunks_twice
-from trueshift._eager import needs_whole_batch, only_result, traced, watched
 from trueshift._validate import (
-    PADDING_MODES,
+    Mode,
     Stride,
-    check_choice,
+    axis_modes,
     check_divisible,
-    check_map,
+    check_input,
+    check_mode,
     check_module,
     check_output_size,
     check_phase,
+    check_sampled_mode,
     check_stride,
-    stride_per_axis,
 )
-from trueshift.functional import polyphase_down, polyphase_up
-from trueshift.layers.antialias import Blur, build_antialias, filter_and_keep
-from trueshift.layers.placing import filtered_up
-from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
-from trueshift.padding import pad
-
-SELECT_ON = ("filtered", "unfiltered")
+from trueshift.functional import Phase, Slices, keep_phase, pad, place_phase
+from trueshift.layers.filters import build_filter
+from trueshift.layers.selectors import (
+    ConvSelector,
+    FixedSelector,
+    NormSelector,
+    TieBreaker,
+)
 
 
 class PolyphaseDown(nn.Module):
@@ -44,11 +42,11 @@ class PolyphaseDown(nn.Module):
             (plain stride), or ``None`` for a branch that follows the phase of another one.
         stride: Sampling factor of all axes, or one per axis.
         antialias: Filter to apply before sampling, or ``None``.
-        select_on: Choose among the ``"filtered"`` components (as the paper does) or the
-            ``"unfiltered"`` ones.
-        padding_mode: With ``"circular"``, a size that the stride does not divide is an error.
-            Otherwise the map is extended in this mode at its end, so that sizes follow torch's rule
-            for strides.
+        score_filtered: Whether the selector scores the filtered components (as in the paper) or
+            those of the map before the filter.
+        padding_mode: Border, for all axes or one per axis. Along a ``"circular"`` axis, a size that
+            the stride does not divide is an error. Along others the map is extended in this mode at
+            its end, so that sizes follow torch's rule for strides.
 
     Shape:
         ``(B, C, *spatial)`` to ``(B, C, *spatial // stride)``; with ``return_phase=True`` also the
@@ -61,78 +59,86 @@ class PolyphaseDown(nn.Module):
         stride: Stride = 2,
         antialias: nn.Module | None = None,
         *,
-        select_on: str = "filtered",
-        padding_mode: str = "circular",
+        score_filtered: bool = True,
+        padding_mode: Mode = "circular",
     ) -> None:
         super().__init__()
         check_stride("PolyphaseDown", stride)
-        check_choice("PolyphaseDown", "select_on", select_on, SELECT_ON)
-        check_choice("PolyphaseDown", "padding_mode", padding_mode, PADDING_MODES)
         check_module("PolyphaseDown", "antialias", antialias)
         check_module("PolyphaseDown", "selector", selector)
-        self.stride: int | tuple[int, ...] = _plain(stride)
+        self.padding_mode = check_sampled_mode("PolyphaseDown", padding_mode)
+        self.stride: int | tuple[int, ...] = _as_tuple(stride)
         self.selector, self.antialias = selector, antialias
-        self.select_on, self.padding_mode = select_on, padding_mode
+        self.score_filtered = score_filtered
 
     def forward(
-        self, x: Tensor, phase: Tensor | None = None, return_phase: bool = False
+        self,
+        x: Tensor,
+        phase: Tensor | None = None,
+        return_phase: bool = False,
+        tie_breaker: TieBreaker | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        check_map("PolyphaseDown", x)
-        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        x = self.fit(x)
+        x, strides = self._extend(x)
+        known: Phase | None = phase
         if phase is not None:
-            check_phase("PolyphaseDown", phase, x, math.prod(steps))
-            y = filter_and_keep(self.antialias, x, phase, steps)
-        elif self._selects_on_filtered:
-            filtered = self.antialias(x)  # type: ignore[misc]
-            phase = self.selector.choose(filtered, steps)  # type: ignore[union-attr, operator]
-            y = polyphase_down(filtered, phase, steps)
+            check_phase("PolyphaseDown", phase, x, math.prod(strides))
+        elif isinstance(self.selector, FixedSelector):
+            phase, known = self._choose(x, strides), self.selector.index
+        elif self.antialias is None or not self.score_filtered:
+            phase = known = self._choose(x, strides, tie_breaker)
+        if known is None:
+            x = self.antialias(x)  # type: ignore[misc]
+            phase = self._choose(x, strides, tie_breaker)
+            y = keep_phase(x, phase, strides)
+        elif hasattr(self.antialias, "down"):
+            y = self.antialias.down(x, known, strides)  # type: ignore[union-attr, operator]
         else:
-            phase = self._choose(x, steps)
-            known = self.selector.index if isinstance(self.selector, FixedSelector) else phase
-            y = filter_and_keep(self.antialias, x, known, steps)
-        return (y, phase) if return_phase else y
+            y = keep_phase(x if self.antialias is None else self.antialias(x), known, strides)
+        return (y, phase) if return_phase else y  # type: ignore[return-value]
 
-    def choose(self, x: Tensor, witness: Tensor | None = None) -> Tensor:
+    def choose(self, x: Tensor, tie_breaker: TieBreaker | None = None) -> Tensor:
         """Return the phase that the selector chooses for ``x``, a map of any channels it takes.
 
         Args:
-            x: The map that the selector looks at.
-            witness: The map that will be sampled, if that is another one; it then breaks the ties
-                of a learned selector.
+            x: The map that the selector reads.
+            tie_breaker: The map that will be sampled, if that is another one, or a function that
+                returns it; it then breaks ties.
         """
-        check_map("PolyphaseDown", x)
-        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        return self._choose(self.fit(x), steps, None if witness is None else self.fit(witness))
+        x, strides = self._extend(x)
+        if isinstance(tie_breaker, Tensor):
+            tie_breaker, _ = self._extend(tie_breaker)
+        return self._choose(x, strides, tie_breaker)
 
-    def fit(self, x: Tensor) -> Tensor:
+    def extend(self, x: Tensor) -> Tensor:
         """Check that the stride divides the size of ``x``, or extend it where borders allow."""
-        steps = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
-        if self.padding_mode == "circular":
-            check_divisible("PolyphaseDown", x, steps)
-            return x
-        widths = tuple((0, -size % step) for size, step in zip(x.shape[2:], steps, strict=True))
-        return pad(x, widths, self.padding_mode)
+        return self._extend(x)[0]
 
-    @property
-    def _selects_on_filtered(self) -> bool:
-        if self.selector is None or self.antialias is None or self.select_on == "unfiltered":
-            return False
-        return not isinstance(self.selector, FixedSelector)
+    def _extend(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+        strides = check_input("PolyphaseDown", x, self.stride, divisible=False)
+        if self.padding_mode != "circular":
+            modes = axis_modes(check_mode("PolyphaseDown", self.padding_mode, len(strides)), len(strides))
+            axes = zip(x.shape[2:], strides, modes, strict=True)
+            widths = tuple((0, 0 if mode == "circular" else -n % s) for n, s, mode in axes)
+            x = pad(x, widths, self.padding_mode)
+        check_divisible("PolyphaseDown", x, strides)
+        return x, strides
 
-    def _choose(self, x: Tensor, steps: tuple[int, ...], witness: Tensor | None = None) -> Tensor:
+    def _choose(
+        self, x: Tensor, strides: tuple[int, ...], tie_breaker: TieBreaker | None = None
+    ) -> Tensor:
         if self.selector is None:
             raise ValueError(
                 "PolyphaseDown: built with selector=None, so it follows another branch. Pass"
                 " phase=..., the second result of the other branch's layer with return_phase=True."
             )
-        further = () if witness is None else (witness,)
-        phase: Tensor = self.selector.choose(x, steps, *further)  # type: ignore[operator]
+        further = () if tie_breaker is None else (tie_breaker,)
+        phase: Tensor = self.selector.choose(x, strides, *further)  # type: ignore[operator]
         return phase
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        return f"stride={self.stride}, select_on={self.select_on}, padding_mode={self.padding_mode}"
+        filtered = f"score_filtered={self.score_filtered}"
+        return f"stride={self.stride}, {filtered}, padding_mode={self.padding_mode}"
 
 
 class PolyphaseUp(nn.Module):
@@ -153,67 +159,35 @@ class PolyphaseUp(nn.Module):
         super().__init__()
         check_stride("PolyphaseUp", stride)
         check_module("PolyphaseUp", "antialias", antialias)
-        self.stride: int | tuple[int, ...] = _plain(stride)
+        self.stride: int | tuple[int, ...] = _as_tuple(stride)
         self.antialias = antialias
 
     def forward(self, y: Tensor, phase: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        check_map("PolyphaseUp", y, name="y")
-        steps = stride_per_axis("PolyphaseUp", self.stride, y.ndim - 2)
-        check_phase("PolyphaseUp", phase, y, math.prod(steps))
-        whole = tuple(size * step for size, step in zip(y.shape[2:], steps, strict=True))
-        size = None
+        strides = check_input("PolyphaseUp", y, self.stride, name="y", divisible=False)
+        check_phase("PolyphaseUp", phase, y, math.prod(strides))
+        whole = tuple(size * step for size, step in zip(y.shape[2:], strides, strict=True))
+        size = whole
         if output_size is not None:
-            size = check_output_size("PolyphaseUp", output_size, whole, steps)
-        if isinstance(self.antialias, Blur) and not traced() and size in (None, whole):
-            filtered = filtered_up(self.antialias, y, phase, steps)
-            if filtered is not None:
-                return filtered
-
-        def up(y: Tensor, phase: Tensor) -> Tensor:
-            return self._up(y, phase, steps, size)
-
-        maps = 1 if self.antialias is None else 3  # placed, with a border, filtered
-        per_image = maps * math.prod([*y.shape[1:], *steps])
-        if not needs_whole_batch(self):
-            return by_chunks(up, y, phase, per_image=per_image)
-        fixed = isinstance(self.antialias, Blur) and not watched(self)
-        if torch.is_grad_enabled() and fixed:
-            return by_chunks_twice(up, y, phase, per_image=per_image)
-        return up(y, phase)
-
-    def _up(
-        self, y: Tensor, phase: Tensor, steps: tuple[int, ...], size: tuple[int, ...] | None
-    ) -> Tensor:
-        u = polyphase_up(y, phase, steps)
-        if size is not None:
-            kept: Slices = (..., *(slice(0, wanted) for wanted in size))
+            size = check_output_size("PolyphaseUp", output_size, whole, strides)
+        if size == whole and hasattr(self.antialias, "up"):
+            up: Tensor = self.antialias.up(y, phase, strides)  # type: ignore[union-attr, operator]
+            return up
+        u = place_phase(y, phase, strides)
+        if size != whole:
+            kept: Slices = (..., *(slice(0, n) for n in size))
             u = u[kept]
         if self.antialias is None:
             return u
         filtered: Tensor = self.antialias(u)
-        scale = float(math.prod(steps))
-        return filtered.mul_(scale) if only_result() else filtered * scale
+        return filtered * math.prod(strides)
 
     def extra_repr(self) -> str:
         """Show the arguments."""
         return f"stride={self.stride}"
 
 
-def LPD(
-    channels: int,
-    hidden_channels: int | None = None,
-    stride: Stride = 2,
-    antialias: str | None = None,
-    padding_mode: str = "circular",
-    *,
-    dim: int = 2,
-    groups: int = 8,
-    select_on: str = "filtered",
-    tau: float = 1.0,
-    train_rule: str = "gumbel",
-    test_rule: str = "argmax",
-) -> PolyphaseDown:
-    """Build a learnable polyphase down-sampling layer (paper section 4).
+class LPD(PolyphaseDown):
+    """Learnable polyphase down-sampling (paper section 4).
 
     Args:
         channels: Channels of the feature map.
@@ -222,16 +196,13 @@ def LPD(
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
         padding_mode: Border of the selector, of the filter and of sizes that the stride does not
-            divide.
+            divide; for all axes or one per axis.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
-        select_on: See :class:`PolyphaseDown`.
+        score_filtered: See :class:`PolyphaseDown`.
         tau: See :class:`ConvSelector`.
         train_rule: See :class:`ConvSelector`.
         test_rule: See :class:`ConvSelector`.
-
-    Returns:
-        A :class:`PolyphaseDown` with a :class:`ConvSelector`.
 
     Examples:
         >>> import torch
@@ -240,76 +211,89 @@ def LPD(
         >>> y.shape, phase.shape
         (torch.Size([2, 4, 4, 4]), torch.Size([2]))
     """
-    selector = ConvSelector(
-        channels,
-        hidden_channels,
-        padding_mode,
-        dim=dim,
-        tau=tau,
-        train_rule=train_rule,
-        test_rule=test_rule,
-    )
-    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
-    return PolyphaseDown(selector, stride, blur, select_on=select_on, padding_mode=padding_mode)
+
+    def __init__(
+        self,
+        channels: int,
+        hidden_channels: int | None = None,
+        stride: Stride = 2,
+        antialias: str | None = None,
+        padding_mode: Mode = "circular",
+        *,
+        dim: int = 2,
+        groups: int = 8,
+        score_filtered: bool = True,
+        tau: float = 1.0,
+        train_rule: str = "gumbel",
+        test_rule: str = "argmax",
+    ) -> None:
+        selector = ConvSelector(
+            channels,
+            hidden_channels,
+            padding_mode,
+            dim=dim,
+            tau=tau,
+            train_rule=train_rule,
+            test_rule=test_rule,
+        )
+        blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
+        super().__init__(
+            selector, stride, blur, score_filtered=score_filtered, padding_mode=padding_mode
+        )
 
 
-def APS(
-    channels: int,
-    p: float = 2,
-    stride: Stride = 2,
-    antialias: str | None = None,
-    padding_mode: str = "circular",
-    *,
-    dim: int = 2,
-    groups: int = 8,
-    select_on: str = "filtered",
-) -> PolyphaseDown:
-    """Build an adaptive polyphase down-sampling layer: the component of the largest norm.
+class APS(PolyphaseDown):
+    """Adaptive polyphase down-sampling: the component of the largest norm.
 
     Args:
         channels: Channels of the feature map.
         p: Which norm: 1, 2 or ``inf``.
         stride: Sampling factor of all axes, or one per axis.
-        antialias: Name of a filter, as for :func:`LPD`.
-        padding_mode: Border of the filter and of sizes that the stride does not divide.
+        antialias: Name of a filter, as for :class:`LPD`.
+        padding_mode: Border of the filter and of sizes that the stride does not divide; for all
+            axes or one per axis.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
-        select_on: See :class:`PolyphaseDown`.
-
-    Returns:
-        A :class:`PolyphaseDown` with a :class:`NormSelector`.
+        score_filtered: See :class:`PolyphaseDown`.
 
     Examples:
         >>> import torch
         >>> APS(1, dim=1)(torch.tensor([[[1.0, 5.0, 2.0, 4.0]]]))
         tensor([[[5., 4.]]])
     """
-    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
-    selector = NormSelector(p)
-    return PolyphaseDown(selector, stride, blur, select_on=select_on, padding_mode=padding_mode)
+
+    def __init__(
+        self,
+        channels: int,
+        p: float = 2,
+        stride: Stride = 2,
+        antialias: str | None = None,
+        padding_mode: Mode = "circular",
+        *,
+        dim: int = 2,
+        groups: int = 8,
+        score_filtered: bool = True,
+    ) -> None:
+        blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
+        super().__init__(
+            NormSelector(p),
+            stride,
+            blur,
+            score_filtered=score_filtered,
+            padding_mode=padding_mode,
+        )
 
 
-def LPU(
-    channels: int,
-    stride: Stride = 2,
-    antialias: str | None = None,
-    padding_mode: str = "circular",
-    *,
-    dim: int = 2,
-    groups: int = 8,
-) -> PolyphaseUp:
-    """Build a polyphase up-sampling layer (paper section 4.3).
+class LPU(PolyphaseUp):
+    """Polyphase up-sampling (paper section 4.3), called with the map and the phase.
 
     Args:
         channels: Channels of the feature map.
         stride: Sampling factor of all axes, or one per axis.
-        antialias: Name of the low-pass filter, as for :func:`LPD`; the paper uses one.
-        padding_mode: Border of the filter.
+        antialias: Name of the low-pass filter, as for :class:`LPD`; the paper uses one.
+        padding_mode: Border of the filter, for all axes or one per axis.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
-
-    Returns:
-        A :class:`PolyphaseUp`, called with the map and the phase.
 
     Examples:
         >>> import torch
@@ -317,9 +301,20 @@ def LPU(
         >>> up(torch.tensor([[[1.0, 3.0]]]), torch.tensor([0]))
         tensor([[[1., 2., 3., 2.]]])
     """
-    blur = build_antialias(antialias, channels, padding_mode, dim=dim, groups=groups)
-    return PolyphaseUp(stride, blur)
+
+    def __init__(
+        self,
+        channels: int,
+        stride: Stride = 2,
+        antialias: str | None = None,
+        padding_mode: Mode = "circular",
+        *,
+        dim: int = 2,
+        groups: int = 8,
+    ) -> None:
+        blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
+        super().__init__(stride, blur)
 
 
-def _plain(stride: Stride) -> int | tuple[int, ...]:
+def _as_tuple(stride: Stride) -> int | tuple[int, ...]:
     return tuple(stride) if isinstance(stride, Sequence) else stride

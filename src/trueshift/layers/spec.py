@@ -9,20 +9,21 @@ from typing import Any
 
 from torch import nn
 
-from trueshift._validate import PADDING_MODES, Stride, check_choice, check_dim, check_positive
-from trueshift.layers.antialias import ANTIALIAS, AdaptiveBlur, Blur, build_antialias
-from trueshift.layers.resample import SELECT_ON, PolyphaseDown, PolyphaseUp
-from trueshift.layers.selectors import (
-    TEST_RULES,
-    TRAIN_RULES,
-    ConvSelector,
-    FixedSelector,
-    NormSelector,
+from trueshift._validate import (
+    Mode,
+    Stride,
+    axis_modes,
+    check_choice,
+    check_dim,
+    check_mode,
+    check_positive,
 )
+from trueshift.layers.filters import FILTERS, build_filter
+from trueshift.layers.resample import PolyphaseDown, PolyphaseUp
+from trueshift.layers.selectors import METHODS, TEST_RULES, TRAIN_RULES, NormSelector, Selector
 
-METHODS = ("stride", "aps", "lps")
 HIDDEN = ("same", "eighth")
-SELECT = ("output", "input")
+SELECT_FROM = ("output", "input")
 
 
 @dataclass(frozen=True)
@@ -36,17 +37,18 @@ class Sampling:
         method: ``"stride"``, ``"aps"`` or ``"lps"``.
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
-        padding_mode: Border of every operation; ``"circular"`` makes networks exactly equivariant.
-        hidden: Width of learned selectors: the ``"same"`` as the map that they look at (where that
-            is narrow, in stems and ResNet-9: as the one made of it), an ``"eighth"`` of it, a
+        padding_mode: Border of every operation, for all axes or one per axis. Networks are exactly
+            equivariant to shifts along the ``"circular"`` axes.
+        hidden: Width of learned selectors: the ``"same"`` as the map that they read (in stems and
+            ResNet-9, where that is narrow: as the one computed from it), an ``"eighth"`` of it, a
             number, or one number per down-sampling of a network, in order.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
-        select_on: Choose among ``"filtered"`` or ``"unfiltered"`` components.
+        score_filtered: Whether selectors score filtered components, as in the paper.
         train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"``.
         test_rule: ``"argmax"`` or ``"softmax"``.
-        select: Choose the phase from the ``"output"`` of the operation before sampling (as the
+        select_from: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
             operation runs strided, at the price of a plain network; the guarantee is the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
@@ -59,28 +61,28 @@ class Sampling:
 
     method: str = "lps"
     antialias: str | None = None
-    padding_mode: str = "circular"
+    padding_mode: Mode = "circular"
     hidden: str | int | tuple[int, ...] = "same"
     dim: int = 2
     groups: int = 8
     norm: float = 2
-    select_on: str = "filtered"
+    score_filtered: bool = True
     train_rule: str = "gumbel"
     test_rule: str = "argmax"
-    select: str = "output"
-    selector_padding: str | None = None
+    select_from: str = "output"
+    selector_padding: Mode | None = None
 
     def __post_init__(self) -> None:
         check_choice("Sampling", "method", self.method, METHODS)
-        check_choice("Sampling", "antialias", self.antialias, ANTIALIAS)
-        check_choice("Sampling", "padding_mode", self.padding_mode, PADDING_MODES)
-        check_choice("Sampling", "select_on", self.select_on, SELECT_ON)
+        check_choice("Sampling", "antialias", self.antialias, (None, *FILTERS))
         check_choice("Sampling", "train_rule", self.train_rule, TRAIN_RULES)
         check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
-        check_choice("Sampling", "select", self.select, SELECT)
-        if self.selector_padding is not None:
-            check_choice("Sampling", "selector_padding", self.selector_padding, PADDING_MODES)
+        check_choice("Sampling", "select_from", self.select_from, SELECT_FROM)
         check_dim("Sampling", self.dim)
+        for name in ("padding_mode", "selector_padding"):
+            mode = getattr(self, name)
+            if mode is not None:
+                object.__setattr__(self, name, check_mode("Sampling", mode, self.dim, name))
         check_positive("Sampling", groups=self.groups)
         NormSelector(self.norm)
         if isinstance(self.hidden, str):
@@ -123,26 +125,20 @@ class Sampling:
             )
         return [self.replace(hidden=width) for width in self.hidden]
 
-    def blur(self, channels: int) -> Blur | AdaptiveBlur | None:
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Along which axes borders are circular, so that the network is exactly equivariant."""
+        return tuple(mode == "circular" for mode in axis_modes(self.padding_mode, self.dim))
+
+    def blur(self, channels: int) -> nn.Module | None:
         """Build the filter, or ``None``."""
-        return build_antialias(
+        return build_filter(
             self.antialias, channels, self.padding_mode, dim=self.dim, groups=self.groups
         )
 
-    def selector(self, channels: int, hidden_channels: int | None = None) -> nn.Module:
+    def selector(self, channels: int, hidden_channels: int | None = None) -> Selector:
         """Build the selector of the method."""
-        if self.method == "stride":
-            return FixedSelector(0)
-        if self.method == "aps":
-            return NormSelector(self.norm)
-        return ConvSelector(
-            channels,
-            hidden_channels or self.hidden_channels(channels),
-            self.selector_padding or self.padding_mode,
-            dim=self.dim,
-            train_rule=self.train_rule,
-            test_rule=self.test_rule,
-        )
+        return METHODS[self.method].from_spec(self, channels, hidden_channels)
 
     def down(
         self,
@@ -157,14 +153,14 @@ class Sampling:
         Args:
             channels: Channels of the map that is down-sampled.
             stride: Sampling factor.
-            input_channels: Channels of the map that the selector sees, if that is another one
-                (``select="input"``).
-            like: Channels that the width of a learned selector goes by; ``None`` means
+            input_channels: Channels of the map that the selector reads, if that is another one
+                (``select_from="input"``).
+            like: Channels that determine the width of a learned selector; ``None`` means
                 ``channels``.
         """
-        seen = channels if self.select == "output" else input_channels or channels
-        hidden = self.hidden_channels(like or channels) if self.method == "lps" else None
-        return self._down(self.selector(seen, hidden), channels, stride)
+        read = channels if self.select_from == "output" else input_channels or channels
+        hidden = self.hidden_channels(like or channels) if METHODS[self.method].learns else None
+        return self._down(self.selector(read, hidden), channels, stride)
 
     def follow(self, channels: int, stride: Stride = 2) -> PolyphaseDown:
         """Build a layer that down-samples with the phase of another one, with its own filter."""
@@ -179,6 +175,6 @@ class Sampling:
             selector,
             stride,
             self.blur(channels),
-            select_on=self.select_on,
+            score_filtered=self.score_filtered,
             padding_mode=self.padding_mode,
         )

@@ -8,14 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift.layers.conv import SameConv, same_conv
-from trueshift.layers.norm import Chain, normalize
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import Step
-from trueshift.models.sampling import build_down, conv_and_sample
+from trueshift.models.down import build_down, conv_and_sample
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut; sampling comes after the first one."""
+    """Two 3x3 convolutions next to a shortcut; sampling comes after the first one."""
 
     expansion = 1
 
@@ -30,16 +29,17 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(channels)
         self.down = build_down(spec, channels, stride, in_channels)
         self.follow, self.downsample = _shortcut(spec, in_channels, channels, stride)
-        self.stride, self.select = stride, spec.select
+        self.stride, self.select_from = stride, spec.select_from
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
         main, step = _conv_and_sample(self, self.conv1, self.bn1, x)
-        main = normalize(self.bn2, self.conv2(main), self.conv2)
-        return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
+        main = self.bn2(self.conv2(main))
+        main += _identity(self, x, step)
+        return F.relu(main, inplace=True), step
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions beside a shortcut; sampling comes after the 3x3 one."""
+    """1x1, 3x3 and 1x1 convolutions next to a shortcut; sampling comes after the 3x3 one."""
 
     expansion = 4
 
@@ -57,13 +57,14 @@ class Bottleneck(nn.Module):
         self.bn3 = nn.BatchNorm2d(out_channels)
         self.down = build_down(spec, channels, stride, channels)
         self.follow, self.downsample = _shortcut(spec, in_channels, out_channels, stride)
-        self.stride, self.select = stride, spec.select
+        self.stride, self.select_from = stride, spec.select_from
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
-        main = F.relu(normalize(self.bn1, self.conv1(x), self.conv1), inplace=True)
+        main = F.relu(self.bn1(self.conv1(x)), inplace=True)
         main, step = _conv_and_sample(self, self.conv2, self.bn2, main)
-        main = normalize(self.bn3, self.conv3(main), self.conv3)
-        return F.relu(main.add_(_identity(self, x, step)), inplace=True), step
+        main = self.bn3(self.conv3(main))
+        main += _identity(self, x, step)
+        return F.relu(main, inplace=True), step
 
 
 def _shortcut(
@@ -75,15 +76,15 @@ def _shortcut(
     plain = stride if spec.is_plain else 1
     follow = spec.follow(in_channels, stride) if stride > plain else None
     project = same_conv(in_channels, out_channels, 1, spec.padding_mode, stride=plain)
-    return follow, Chain(project, nn.BatchNorm2d(out_channels))
+    return follow, nn.Sequential(project, nn.BatchNorm2d(out_channels))
 
 
 def _conv_and_sample(
     block: BasicBlock | Bottleneck, conv: SameConv, norm: nn.Module, x: Tensor
 ) -> tuple[Tensor, Step | None]:
     if block.stride == 1:
-        return F.relu(normalize(norm, conv(x), conv), inplace=True), None
-    return conv_and_sample(conv, norm, block.down, x, block.stride, block.select)
+        return F.relu(norm(conv(x)), inplace=True), None
+    return conv_and_sample(conv, norm, block.down, x, block.stride, block.select_from)
 
 
 def _identity(block: BasicBlock | Bottleneck, x: Tensor, step: Step | None) -> Tensor:

@@ -8,11 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import channels_last
-from trueshift._eager import in_layout_of, usual_layout
 from trueshift._validate import check_positive
+from trueshift.exact import layout_of
 from trueshift.layers.conv import same_conv
-from trueshift.layers.norm import Chain
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models import resnet
@@ -26,7 +24,7 @@ _ATROUS_RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (6, 12, 18)}
 
 def _conv_bn_relu(in_channels: int, out_channels: int, size: int, mode: str, **options: Any) -> Any:
     conv = same_conv(in_channels, out_channels, size, mode, **options)
-    return Chain(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
+    return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
 
 
 class PooledContext(nn.Sequential):
@@ -38,8 +36,8 @@ class PooledContext(nn.Sequential):
 
     def forward(self, x: Tensor) -> Tensor:
         pool, conv, norm, relu = self
-        y = relu(norm(conv(pool(x)[:, :, None, None]))).expand(-1, -1, *x.shape[2:])
-        return y.contiguous(memory_format=torch.channels_last) if channels_last(x) else y
+        y = relu(norm(conv(pool(x)[:, :, None, None])))
+        return layout_of(x, y.expand(-1, -1, *x.shape[2:]))
 
 
 class ASPP(nn.Module):
@@ -140,7 +138,7 @@ class DeepLabV3Plus(nn.Module):
         resnet.initialize(self.classifier)
 
     @property
-    def required_multiple(self) -> int:
+    def required_multiple(self) -> int | tuple[int, ...]:
         """What every image size must be a multiple of."""
         return self.backbone.required_multiple
 
@@ -150,8 +148,7 @@ class DeepLabV3Plus(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low, *_, high = self.features(x)
-        y = usual_layout(self.classifier(low, high), training=self.training)
-        return in_layout_of(x, self.unpool(y, low.steps), training=self.training)
+        return layout_of(x, self.unpool(self.classifier(low, high), low.steps))
 
 
 def _deeplab(

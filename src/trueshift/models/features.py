@@ -10,9 +10,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import unravel
-from trueshift._eager import faster_layout, faster_map_layout
 from trueshift._validate import check_map, nearest_multiples
+from trueshift.exact import fixed_layout
+from trueshift.functional import unravel
+from trueshift.layers.spec import Sampling
 
 
 class Step(NamedTuple):
@@ -74,20 +75,30 @@ class StagedClassifier(nn.Module, ABC):
     fc: nn.Module
 
     def forward(self, x: Tensor) -> Tensor:
-        for feature in self._features(faster_layout(x, training=self.training)):
+        for feature in self._features(fixed_layout(self, x)):
             last = feature  # the maps before it need not be kept
         return self.fc(self.avgpool(last.x))
 
     def features(self, x: Tensor) -> list[Feature]:
         """Return the map of every stage, with its phases and strides."""
-        return list(self._features(faster_map_layout(x, training=self.training)))
+        return list(self._features(fixed_layout(self, x)))
 
     @abstractmethod
     def _features(self, x: Tensor) -> Iterator[Feature]:
         """Yield the map of every stage."""
 
 
-def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2) -> None:
+def multiples(spec: Sampling, total: int) -> int | tuple[int, ...]:
+    """Return of what number sizes must be multiples; one per axis where only some axes wrap."""
+    wraps = spec.wraps
+    if any(wraps) and not all(wraps):
+        return tuple(total if axis else 1 for axis in wraps)
+    return total if all(wraps) else 1
+
+
+def check_image(
+    who: str, x: Tensor, channels: int, multiple: int | tuple[int, ...], dim: int = 2
+) -> None:
     """Raise unless ``x`` is a batch of images that the network takes, every size a multiple."""
     check_map(who, x, dim)
     if x.shape[1] != channels:
@@ -96,9 +107,10 @@ def check_image(who: str, x: Tensor, channels: int, multiple: int, dim: int = 2)
             f" Pass (B, {channels}, *spatial), or build it with in_channels={x.shape[1]}."
         )
     sizes = tuple(x.shape[2:])
-    if all(size % multiple == 0 for size in sizes) and min(sizes) > 0:
+    steps = (multiple,) * len(sizes) if isinstance(multiple, int) else multiple
+    if all(n % step == 0 for n, step in zip(sizes, steps, strict=True)) and min(sizes) > 0:
         return
-    larger, smaller = nearest_multiples(sizes, (multiple,) * len(sizes))
+    larger, smaller = nearest_multiples(sizes, steps)
     crop = f", crop to {smaller}" if min(smaller) > 0 else ""
     raise ValueError(
         f"{who}: with circular padding every size must be a multiple of {multiple}"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._torchvision import import_torchvision
-from trueshift.layers.antialias import Blur
+from trueshift.layers.filters import Blur
 from trueshift.layers.selectors import ConvSelector
 from trueshift.models.saving import Origin
 

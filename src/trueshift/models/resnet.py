@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
+from trueshift.functional import pad
 from trueshift.layers.conv import SameConv2d, same_conv
-from trueshift.layers.norm import normalize
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models.blocks import BLOCKS, build_stage, stage_strides
-from trueshift.models.features import Feature, StagedClassifier, Step, check_image
+from trueshift.models.down import build_down, conv_and_sample, first_phase, max_and_sample
+from trueshift.models.features import Feature, StagedClassifier, Step, check_image, multiples
 from trueshift.models.pretrained import Weights, load_weights
-from trueshift.models.sampling import build_down, conv_and_sample, first_phase, max_and_sample
 from trueshift.models.saving import saveable
-from trueshift.padding import pad
 
 STEMS = ("imagenet", "cifar")
 SIZES = {
@@ -111,7 +110,7 @@ class ResNet(StagedClassifier):
             self.conv1 = same_conv(self.in_channels, width, 7, mode, stride=2 if plain else 1)
             if first is not None:
                 self.conv1_down = build_down(first, width, 2, self.in_channels, like=width)
-            # A learned selector costs what its map is wide, and no map is larger than this one.
+            # The cost of a learned selector grows with the width of its map, here the largest.
             self.maxpool_down = build_down(next(specs), width, 2, max(1, width // 4), like=width)
         self.bn1 = nn.BatchNorm2d(width)
 
@@ -121,10 +120,11 @@ class ResNet(StagedClassifier):
         return [self.get_submodule(f"layer{i + 1}") for i in range(len(self.stage_channels))]
 
     @property
-    def required_multiple(self) -> int:
+    def required_multiple(self) -> int | tuple[int, ...]:
         """What every image size must be a multiple of."""
-        if self.spec.padding_mode != "circular":
-            return 1
+        return multiples(self.spec, self._total_stride())
+
+    def _total_stride(self) -> int:
         total = 4 if self.stem == "imagenet" else 1
         for stage in self.stages:
             total *= stage[0].stride  # type: ignore[index]
@@ -141,15 +141,13 @@ class ResNet(StagedClassifier):
 
     def _stem(self, x: Tensor) -> tuple[Tensor, tuple[Step, ...]]:
         if self.stem == "cifar":
-            return F.relu(normalize(self.bn1, self.conv1(x), self.conv1), inplace=True), ()
-        mode, select = self.spec.padding_mode, self.spec.select
+            return F.relu(self.bn1(self.conv1(x)), inplace=True), ()
+        mode, select = self.spec.padding_mode, self.spec.select_from
         y, first = conv_and_sample(self.conv1, self.bn1, self.conv1_down, x, 2, select)
         if self.maxpool_down is not None:
             pooled, second = max_and_sample(self.maxpool_down, y, mode, select)
             return pooled, (first, second)
-        inside = mode == "zeros"  # torch pads by itself
-        wide = y if inside else pad(y, ((1, 1), (1, 1)), mode)
-        pooled = F.max_pool2d(wide, 3, 2, padding=int(inside))
+        pooled = F.max_pool2d(y, 3, 2, padding=1) if mode == "zeros" else F.max_pool2d(pad(y, ((1, 1), (1, 1)), mode), 3, 2)
         return pooled, (first, first_phase(y, 2))
 
 

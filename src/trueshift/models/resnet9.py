@@ -13,12 +13,11 @@ from torch.nn import functional as F
 
 from trueshift._validate import check_positive
 from trueshift.layers.conv import same_conv
-from trueshift.layers.norm import normalize
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, StagedClassifier, Step, check_image
+from trueshift.models.down import build_down, conv_and_sample
+from trueshift.models.features import Feature, StagedClassifier, Step, check_image, multiples
 from trueshift.models.resnet import initialize
-from trueshift.models.sampling import build_down, conv_and_sample
 from trueshift.models.saving import saveable
 
 
@@ -31,11 +30,11 @@ class ConvNorm(nn.Module):
         self.norm = nn.BatchNorm2d(channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.relu(normalize(self.norm, self.conv(x), self.conv), inplace=True)
+        return F.relu(self.norm(self.conv(x)), inplace=True)
 
 
 class Stage(nn.Module):
-    """A convolution that is down-sampled, then perhaps two more beside a shortcut."""
+    """A convolution that is down-sampled, then perhaps two more next to a shortcut."""
 
     def __init__(self, in_channels: int, channels: int, residual: bool, spec: Sampling) -> None:
         super().__init__()
@@ -46,10 +45,10 @@ class Stage(nn.Module):
         self.down = build_down(spec, channels, 2, in_channels, like=channels)
         convs = (ConvNorm(channels, channels, spec.padding_mode) for _ in range(2))
         self.residual = nn.Sequential(*convs) if residual else None
-        self.select = spec.select
+        self.select_from = spec.select_from
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step]:
-        x, step = conv_and_sample(self.conv, self.norm, self.down, x, 2, self.select)
+        x, step = conv_and_sample(self.conv, self.norm, self.down, x, 2, self.select_from)
         return (x if self.residual is None else x + self.residual(x)), step
 
 
@@ -102,9 +101,9 @@ class ResNet9(StagedClassifier):
         initialize(self)
 
     @property
-    def required_multiple(self) -> int:
+    def required_multiple(self) -> int | tuple[int, ...]:
         """What every image size must be a multiple of."""
-        return 2 ** len(self.stages) if self.spec.padding_mode == "circular" else 1
+        return multiples(self.spec, 2 ** len(self.stages))
 
     def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet9", x, self.in_channels, self.required_multiple)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from trueshift.layers.antialias import AdaptiveBlur, Blur
+from trueshift.layers.filters import filter_name
 from trueshift.layers.resample import PolyphaseDown, PolyphaseUp
-from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
-
-_METHODS: dict[type, str] = {ConvSelector: "lps", NormSelector: "aps", FixedSelector: "stride"}
+from trueshift.layers.selectors import METHODS
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,8 @@ def _site(name: str, module: nn.Module) -> Site | None:
     if isinstance(module, PolyphaseDown):
         selector = module.selector
         kind = "follow" if selector is None else "down"
-        return _layer_site(name, kind, _METHODS.get(type(selector), ""), module)
+        names = {selects: method for method, selects in METHODS.items()}
+        return _layer_site(name, kind, names.get(type(selector), ""), module)
     if isinstance(module, PolyphaseUp):
         return _layer_site(name, "up", "", module)
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and max(module.stride) > 1:
@@ -87,19 +86,11 @@ def _site(name: str, module: nn.Module) -> Site | None:
 
 def _layer_site(name: str, kind: str, method: str, layer: PolyphaseDown | PolyphaseUp) -> Site:
     selector, blur = getattr(layer, "selector", None), layer.antialias
-    channels, hidden = getattr(blur, "channels", None), None
-    if isinstance(selector, ConvSelector):
-        channels, hidden = selector.channels, selector.conv1.out_channels
+    channels = getattr(selector, "channels", getattr(blur, "channels", None))
+    first = getattr(selector, "conv1", None)
+    hidden = None if first is None else first.out_channels
     count = sum(p.numel() for p in layer.parameters())
-    return Site(name, kind, method, layer.stride, _filter_name(blur), channels, hidden, count)
-
-
-def _filter_name(blur: nn.Module | None) -> str | None:
-    if isinstance(blur, AdaptiveBlur):
-        return f"adapt{blur.size}"
-    if isinstance(blur, Blur):
-        return {2: "rect2", 3: "tri3"}.get(blur.size, f"bin{blur.size}")
-    return None if blur is None else type(blur).__name__
+    return Site(name, kind, method, layer.stride, filter_name(blur), channels, hidden, count)
 
 
 def _cells(site: Site) -> tuple[str, ...]:

@@ -8,24 +8,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueshift._eager import faster_map_layout, in_layout_of
 from trueshift._validate import check_dim, check_positive
-from trueshift.layers.antialias import NORMS
+from trueshift.exact import fixed_layout, layout_of
 from trueshift.layers.conv import same_conv
-from trueshift.layers.norm import Chain
+from trueshift.layers.filters import NORMS
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Feature, Step, check_image
-from trueshift.models.sampling import build_down, max_and_sample
+from trueshift.models.down import build_down, max_and_sample
+from trueshift.models.features import Feature, Step, check_image, multiples
 from trueshift.models.saving import saveable
 from trueshift.models.upsampling import build_ups
 
 
-def _double_conv(in_channels: int, channels: int, spec: Sampling) -> Chain:
+def _double_conv(in_channels: int, channels: int, spec: Sampling) -> nn.Sequential:
     layers: list[nn.Module] = []
     for before in (in_channels, channels):
         layers.append(same_conv(before, channels, 3, spec.padding_mode, dim=spec.dim))
         layers += [NORMS[spec.dim](channels), nn.ReLU(inplace=True)]
-    return Chain(*layers)
+    return nn.Sequential(*layers)
 
 
 class MaxDown(nn.Module):
@@ -36,11 +35,11 @@ class MaxDown(nn.Module):
 
     def __init__(self, channels: int, spec: Sampling) -> None:
         super().__init__()
-        self.mode, self.select = spec.padding_mode, spec.select
+        self.mode, self.select_from = spec.padding_mode, spec.select_from
         self.down = build_down(spec, channels, 2, channels)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step]:
-        return max_and_sample(self.down, x, self.mode, self.select)
+        return max_and_sample(self.down, x, self.mode, self.select_from)
 
 
 class UNet(nn.Module):
@@ -84,19 +83,18 @@ class UNet(nn.Module):
         self.head = same_conv(widths[0], num_classes, 1, spec.padding_mode, dim=spec.dim, bias=True)
 
     @property
-    def required_multiple(self) -> int:
+    def required_multiple(self) -> int | tuple[int, ...]:
         """What every size must be a multiple of."""
-        return 2 ** (self.num_levels - 1) if self.spec.padding_mode == "circular" else 1
+        return multiples(self.spec, 2 ** (self.num_levels - 1))
 
     def features(self, x: Tensor) -> list[Feature]:
         """Return the map of every encoder level, with its phases and strides."""
         check_image("UNet", x, self.in_channels, self.required_multiple, self.spec.dim)
-        images = faster_map_layout(x, training=self.training)
-        found = [Feature(self.encoder[0](images), ())]
+        features = [Feature(self.encoder[0](fixed_layout(self, x)), ())]
         for down, convs in zip(self.downs, self.encoder[1:], strict=True):
-            x, step = down(found[-1].x)
-            found.append(Feature(convs(x), (*found[-1].steps, step)))
-        return found
+            x, step = down(features[-1].x)
+            features.append(Feature(convs(x), (*features[-1].steps, step)))
+        return features
 
     def forward(self, x: Tensor) -> Tensor:
         *skips, bottom = self.features(x)
@@ -104,7 +102,7 @@ class UNet(nn.Module):
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return in_layout_of(x, self.head(y), training=self.training)
+        return layout_of(x, self.head(y))
 
 
 @saveable

@@ -131,7 +131,7 @@ def _counted(row: Row) -> Line:
     import torch
 
     from trueshift import models
-    from trueshift.layers.antialias import AdaptiveBlur
+    from trueshift.layers.filters import AdaptiveBlur
     from trueshift.layers.selectors import ConvSelector
 
     spec = Sampling(row.key["method"], row.key["antialias"], hidden=_TABLE_4_WIDTHS)

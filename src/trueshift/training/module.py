@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trueshift import models
 from trueshift._validate import check_choice
-from trueshift.layers.antialias import AdaptiveBlur
+from trueshift.layers.filters import AdaptiveBlur
 from trueshift.layers.spec import Sampling
 from trueshift.training.averaging import MovingAverage
 from trueshift.training.optim import MultiStep, OneCycle, Poly, rate_factor, sgd

@@ -1,17 +1,30 @@
-"""Down- and up-sampling at hard and soft phases, each next to its adjoint."""
+"""Linear maps of down- and up-sampling, each next to its adjoint.
+
+Keeping a phase and placing a map there are each other's adjoint. Each pair is two autograd
+functions that serve as each other's backward pass: no full-size temporary, no slow scatter, and
+higher derivatives for free.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._adjoint.picking import offsets_first, per_image, pick
-from trueshift._adjoint.views import Slices, offset_blocks, phase_slices, window_slices
-from trueshift._layout import channels_innermost, channels_last, empty_map
+from trueshift._cpu.conditions import LIMITS, image_size
+from trueshift._cpu.layout import channels_innermost, empty_map
+from trueshift.exact import channels_last
+from trueshift.functional import (
+    Slices,
+    component_slices,
+    offset_blocks,
+    phase_offsets,
+    unravel,
+    window_slices,
+)
 
 
 class _Hard(Function):
@@ -28,7 +41,17 @@ class HardDown(_Hard):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        return pick(offset_blocks(x, stride), phase, stride, last=channels_innermost(x))
+        last = channels_innermost(x)
+        blocks = _offsets_first(offset_blocks(x, stride), len(stride), last)
+        size = image_size(x)
+        if blocks.stride(-1) == 1 and size >= LIMITS.pick * len(phase_offsets(stride)):
+            kept = x.new_empty(x.shape[0], *blocks.shape[1 + len(stride) :])
+            offsets = phase_offsets(stride)
+            for image, source, place in zip(kept, blocks, phase.tolist(), strict=True):
+                image.copy_(source[offsets[place]])
+        else:
+            kept = blocks[_per_image(phase, stride)]
+        return kept.movedim(-1, 1) if last else kept
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -41,13 +64,25 @@ class HardUp(_Hard):
     @staticmethod
     def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
         u, last = _empty_up(y, stride).zero_(), channels_last(y)
-        blocks = offsets_first(offset_blocks(u, stride), len(stride), last)
-        blocks[per_image(phase, stride)] = y.movedim(1, -1) if last else y
+        blocks = _offsets_first(offset_blocks(u, stride), len(stride), last)
+        blocks[_per_image(phase, stride)] = y.movedim(1, -1) if last else y
         return u
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return HardDown.apply(grad, *ctx.saved_tensors, ctx.stride), None, None
+
+
+def _per_image(phase: Tensor, stride: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Index of each image's phase in blocks whose axes begin with batch and offsets."""
+    return (torch.arange(phase.shape[0], device=phase.device), *unravel(phase, stride))
+
+
+def _offsets_first(blocks: Tensor, dim: int, last: bool) -> Tensor:
+    """Order the axes as batch, offsets, then channels and space as they lie in memory."""
+    space = range(2 + dim, 2 + 2 * dim)
+    rest = (*space, 1) if last else (1, *space)
+    return blocks.permute(0, *range(2, 2 + dim), *rest)
 
 
 class _Soft(Function):
@@ -64,12 +99,12 @@ class SoftDown(_Soft):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        return _weighted_sum(x, phase, phase_slices(stride))
+        return _weighted_sum(x, phase, component_slices(stride))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(x: Tensor) -> Tensor:
-            return inner_products(x, grad, phase_slices(ctx.stride))
+            return inner_products(x, grad, component_slices(ctx.stride))
 
         return _soft_backward(ctx, grad, SoftUp, of_phase)
 
@@ -80,14 +115,14 @@ class SoftUp(_Soft):
     @staticmethod
     def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
         u = _empty_up(y, stride)
-        for kept, weight in zip(phase_slices(stride), _broadcast(phase, y.ndim), strict=True):
+        for kept, weight in zip(component_slices(stride), _broadcast(phase, y.ndim), strict=True):
             torch.mul(y, weight, out=u[kept])
         return u
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         def of_phase(y: Tensor) -> Tensor:
-            return inner_products(grad, y, phase_slices(ctx.stride))
+            return inner_products(grad, y, component_slices(ctx.stride))
 
         return _soft_backward(ctx, grad, SoftDown, of_phase)
 
@@ -138,7 +173,7 @@ def _soft_backward(
 
 
 def _empty_up(y: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Allocate the map that ``y`` is up-sampled to, in the layout of ``y``."""
+    """Allocate the map that ``y`` is up-sampled to, in the memory format of ``y``."""
     return empty_map(y, [size * step for size, step in zip(y.shape[2:], stride, strict=True)])
 
 
@@ -147,16 +182,15 @@ def _broadcast(phase: Tensor, ndim: int) -> Tensor:
     return phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
 
 
-def _weighted_sum(x: Tensor, phase: Tensor, reads: Iterator[Slices]) -> Tensor:
+def _weighted_sum(x: Tensor, phase: Tensor, reads: Sequence[Slices]) -> Tensor:
     """Sum one read of ``x`` per phase with weights ``(B, P)``."""
     weights = _broadcast(phase, x.ndim)
-    first, *others = (x[read] for read in reads)
-    y = first * weights[0]
-    for part, weight in zip(others, weights[1:], strict=True):
-        y.addcmul_(part, weight)
+    y = x[reads[0]] * weights[0]
+    for read, weight in zip(reads[1:], weights[1:], strict=True):
+        y.addcmul_(x[read], weight)
     return y
 
 
-def inner_products(x: Tensor, y: Tensor, reads: Iterator[Slices]) -> Tensor:
+def inner_products(x: Tensor, y: Tensor, reads: Sequence[Slices]) -> Tensor:
     """Inner product of every read of ``x`` with ``y``: ``(B, P)``."""
     return torch.stack([(x[read] * y).flatten(1).sum(1) for read in reads], dim=1)

@@ -1,0 +1,161 @@
+"""Circular borders and windows, each in one copy."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from trueshift._cpu.conditions import on_cpu
+from trueshift._cpu.layout import channels_innermost, empty_map
+from trueshift._dispatch import fast
+from trueshift.functional import Mode, Slices, Widths, pad, phase_offsets
+
+
+def _wraps_once(x: Tensor, widths: Widths, mode: Mode) -> bool:
+    if mode != "circular" or not on_cpu(x):
+        return False
+    sizes = x.shape[-len(widths) :]
+    fits = all(max(pair) <= size for pair, size in zip(widths, sizes, strict=True))
+    return fits and any(map(any, widths))
+
+
+@fast(pad, when=_wraps_once)
+def circular_pad(x: Tensor, widths: Widths, mode: Mode = "circular") -> Tensor:
+    """Copy the map, then its borders from the copy; the memory format stays."""
+    padded: Tensor = CircularPad.apply(x, widths, channels_innermost(x))
+    return padded
+
+
+class CircularPad(Function):
+    """Wrap the borders of the last axes; ``last`` stores the axis before them innermost."""
+
+    @staticmethod
+    def forward(x: Tensor, widths: Widths, last: bool) -> Tensor:
+        dim = len(widths)
+        sizes = [n + sum(pair) for n, pair in zip(x.shape[-dim:], widths, strict=True)]
+        *lead, channels = x.shape[:-dim]
+        shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
+        out = torch.empty(shape, dtype=x.dtype, device=x.device)
+        out = out.movedim(-1, -1 - dim) if last else out
+        out[inner_region(widths, x.shape[-dim:])] = x
+        # Axis by axis, borders are copied from the result: it has the better layout by now.
+        for axis, (before, after) in zip(range(-dim, 0), widths, strict=True):
+            size = x.shape[axis]
+            if before:
+                out.narrow(axis, 0, before).copy_(out.narrow(axis, size, before))
+            if after:
+                out.narrow(axis, before + size, after).copy_(out.narrow(axis, before, after))
+        return out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, ctx.widths, _ = inputs
+        ctx.strides = x.stride()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return CircularFold.apply(grad, ctx.widths, ctx.strides), None, None
+
+
+class CircularFold(Function):
+    """Add wrapped borders back onto the map that they were copied from, stored with ``strides``."""
+
+    @staticmethod
+    def forward(padded: Tensor, widths: Widths, strides: tuple[int, ...]) -> Tensor:
+        dim = len(widths)
+        sizes = [n - sum(pair) for n, pair in zip(padded.shape[-dim:], widths, strict=True)]
+        shape = (*padded.shape[:-dim], *sizes)
+        x = torch.empty_strided(shape, strides, dtype=padded.dtype, device=padded.device)
+        x.copy_(padded[inner_region(widths, sizes)])
+        for inside, outside in _wrapped_regions(sizes, widths):
+            x[inside] += padded[outside]
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        padded, ctx.widths, _ = inputs
+        ctx.last = padded.stride(-1 - len(ctx.widths)) == 1
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return CircularPad.apply(grad, ctx.widths, ctx.last), None, None
+
+
+def inner_region(widths: Widths, sizes: Sequence[int]) -> Slices:
+    """Where the map lies inside its padded version."""
+    return (..., *(slice(b, b + n) for (b, _), n in zip(widths, sizes, strict=True)))
+
+
+def _wrapped_regions(sizes: Sequence[int], widths: Widths) -> Iterator[tuple[Slices, Slices]]:
+    """Yield (slices of the map, slices of the padded map) of every border and corner."""
+    per_axis = []
+    for size, (before, after) in zip(sizes, widths, strict=True):
+        parts = [(slice(0, size), slice(before, before + size))]
+        if before:
+            parts.append((slice(size - before, size), slice(0, before)))
+        if after:
+            parts.append((slice(0, after), slice(before + size, before + size + after)))
+        per_axis.append(parts)
+    for pairs in itertools.islice(itertools.product(*per_axis), 1, None):  # the first is the map
+        inside, outside = zip(*pairs, strict=True)
+        yield (..., *inside), (..., *outside)
+
+
+def filled_windows(
+    x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths, value: float
+) -> Tensor:
+    """Extend the borders by a value and cut the window at each image's hard phase, in one copy."""
+    out = empty_map(x, _window_sizes(x, stride, widths))
+    offsets = phase_offsets(stride)
+    for target, source, place in zip(out, x, phase.tolist(), strict=True):
+        for axis, (offset, (before, _)) in enumerate(zip(offsets[place], widths, strict=True), 1):
+            ahead, start = max(before - offset, 0), max(offset - before, 0)
+            start = min(start, source.shape[axis])
+            inside = min(source.shape[axis] - start, target.shape[axis] - ahead)
+            behind = target.shape[axis] - ahead - inside
+            target.narrow(axis, 0, ahead).fill_(value)
+            target.narrow(axis, ahead + inside, behind).fill_(value)
+            target, source = target.narrow(axis, ahead, inside), source.narrow(axis, start, inside)
+        target.copy_(source)
+    return out
+
+
+def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
+    """Wrap the borders and cut the window at each image's hard phase, in one copy."""
+    sizes, out_sizes = x.shape[2:], _window_sizes(x, stride, widths)
+    pieces = {
+        place: list(_pieces(phase_offsets(stride)[place], out_sizes, sizes, widths))
+        for place in set(phase.tolist())
+    }
+    out = empty_map(x, out_sizes)
+    for target, source, place in zip(out, x, phase.tolist(), strict=True):
+        for there, here in pieces[place]:
+            target[there].copy_(source[here])
+    return out
+
+
+def _window_sizes(x: Tensor, stride: tuple[int, ...], widths: Widths) -> list[int]:
+    return [n + sum(pair) - s + 1 for n, s, pair in zip(x.shape[2:], stride, widths, strict=True)]
+
+
+def _pieces(
+    offsets: Sequence[int], out_sizes: Sequence[int], sizes: Sequence[int], widths: Widths
+) -> Iterator[tuple[Slices, Slices]]:
+    """Yield (slices of the window, slices of the map) that together fill a wrapped window."""
+    per_axis = []
+    for offset, out_size, size, (before, _) in zip(offsets, out_sizes, sizes, widths, strict=True):
+        parts, done = [], 0
+        while done < out_size:
+            start = (offset - before + done) % size
+            length = min(size - start, out_size - done)
+            parts.append((slice(done, done + length), slice(start, start + length)))
+            done += length
+        per_axis.append(parts)
+    for pairs in itertools.product(*per_axis):
+        there, here = zip(*pairs, strict=True)
+        yield (..., *there), (..., *here)

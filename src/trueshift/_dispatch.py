@@ -1,0 +1,94 @@
+"""Formulas, and the kernels that compute them faster.
+
+A *formula* is a plain function of :mod:`trueshift.functional`, :mod:`trueshift.exact` or
+:mod:`trueshift.ties`: it says what is computed, on any device. A *kernel* computes the same faster
+where its condition holds. Kernels live in :mod:`trueshift._cpu`; traced graphs never see them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Kernel(NamedTuple):
+    """A faster way to compute a formula, and when it may be taken."""
+
+    run: Callable[..., Any]
+    when: Callable[..., bool]
+
+
+KERNELS: dict[str, list[Kernel]] = {}  # by the name of the formula, the first that applies wins
+_PLAIN = [os.environ.get("TRUESHIFT_PLAIN", "0") not in ("", "0")]
+
+
+def formula(plain: Callable[P, R]) -> Callable[P, R]:
+    """Let kernels be registered for a function; it runs itself where none applies."""
+    kernels = KERNELS[plain.__name__] = []
+
+    @functools.wraps(plain)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        if not (torch.compiler.is_compiling() or _PLAIN[0] or torch._C._is_tracing()):
+            for kernel in kernels:
+                if kernel.when(*args, **kwargs):
+                    result: R = kernel.run(*args, **kwargs)
+                    return result
+        return plain(*args, **kwargs)
+
+    return run
+
+
+def fast(
+    formula: Callable[P, R], *, when: Callable[P, bool]
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Register a kernel for a formula.
+
+    Args:
+        formula: A function marked with :func:`formula`.
+        when: Takes the arguments of the formula; says whether the kernel takes them, and pays.
+    """
+
+    def register(run: Callable[P, R]) -> Callable[P, R]:
+        KERNELS[formula.__name__].append(Kernel(run, when))
+        return run
+
+    return register
+
+
+@contextlib.contextmanager
+def plain() -> Iterator[None]:
+    """Run only the formulas of :mod:`trueshift.functional`, as graphs and accelerators do.
+
+    The environment variable ``TRUESHIFT_PLAIN=1`` does the same for a whole process.
+
+    Examples:
+        >>> import torch, trueshift as ts
+        >>> layer, x = ts.LPD(4).eval(), torch.randn(2, 4, 8, 8)
+        >>> with ts.plain():
+        ...     y = layer(x)
+        >>> torch.equal(y, layer(x))
+        True
+    """
+    before, _PLAIN[0] = _PLAIN[0], True
+    try:
+        yield
+    finally:
+        _PLAIN[0] = before
+
+
+def traced() -> bool:
+    """Whether a graph is being made, in which sizes and values stand for others."""
+    return torch.compiler.is_compiling() or bool(torch._C._is_tracing())
+
+
+def readable(x: torch.Tensor) -> bool:
+    """Whether reading values is free: it would stall an accelerator, and graphs have none."""
+    return x.device.type == "cpu" and not traced()
