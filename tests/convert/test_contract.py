@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, SamePadding, image
 
 from trueshift.convert import convert, plan
-from trueshift.convert.phases import Unshift
+from trueshift.convert.parts.phases import Unshift
 from trueshift.layers.selectors import set_tau
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift

@@ -12,8 +12,8 @@ from torch import nn
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, image
 
 from trueshift.convert import ConversionError, convert, plan
-from trueshift.convert.seam import roll_each, seam_scores
-from trueshift.convert.trees import leaves
+from trueshift.convert.parts.seam import roll_each, seam_scores
+from trueshift.convert.trace.trees import leaves
 from trueshift.export import check, export
 from trueshift.layers.selectors import ConvSelector, set_tau
 from trueshift.layers.spec import Sampling

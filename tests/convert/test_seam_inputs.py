@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trueshift.convert import ConversionError, convert, plan
-from trueshift.convert.trees import leaves
+from trueshift.convert.trace.trees import leaves
 from trueshift.shifts import circular_shift
 
 X = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(3))

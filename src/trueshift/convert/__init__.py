@@ -11,9 +11,9 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import Analysis
-from trueshift.convert.anchor import as_it_is, seam_refusals
-from trueshift.convert.converted import PREFIX, Converted, own_constants
+from trueshift.convert.grids.analysis import Analysis
+from trueshift.convert.grids.seams import as_it_is, seam_refusals
+from trueshift.convert.build.converted import PREFIX, Converted, own_constants
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.plan import (
     SELECT,
@@ -24,8 +24,8 @@ from trueshift.convert.plan import (
     describe,
     register_rule,
 )
-from trueshift.convert.rewrite import Rewriter
-from trueshift.convert.verify import check, difference, takes_any_layout
+from trueshift.convert.build.rewrite import Rewriter
+from trueshift.convert.verify import check, difference
 from trueshift.layers.activations import make_steady
 from trueshift.layers.spec import Sampling
 
@@ -173,7 +173,6 @@ def _build(
     trial = Converted(root, graph, inputs, found)
     after = _flops(trial, arguments)
     trial.plan = Plan(**{**found.__dict__, "flops": flops, "flops_after": after})
-    trial.any_layout = takes_any_layout(trial, analysis)
     return analysis, trial
 
 

@@ -12,12 +12,12 @@ from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import Action, Analysis, TooSmall
-from trueshift.convert.converted import PREFIX, check_multiple
+from trueshift.convert.grids.analysis import Action, Analysis, TooSmall
+from trueshift.convert.build.converted import PREFIX, check_multiple
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Lattice, Phase
-from trueshift.convert.rules import RULES
-from trueshift.convert.trace import Traced, trace
+from trueshift.convert.grids.lattice import Lattice, Phase
+from trueshift.convert.grids.rules import RULES
+from trueshift.convert.trace.trace import Traced, trace
 from trueshift.layers.spec import Sampling
 
 SELECT = ("output", "input")

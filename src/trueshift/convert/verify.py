@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift.convert.analysis import Analysis
+from trueshift.convert.grids.analysis import Analysis
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Space
-from trueshift.convert.trees import leaves
-from trueshift.convert.values import Value, values_in
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.trace.trees import leaves
+from trueshift.convert.grids.values import Value, values_in
 from trueshift.shifts import circular_shift
 
 TOLERANCE = 1e-10  # of the spread of the outputs
@@ -92,43 +92,6 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
         spread = max(float(one.std()), 1e-300) if one.numel() > 1 else 1.0
         worst = max(worst, float((one - other).abs().max()) / spread)
     return worst
-
-
-def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
-    """Whether a network computes on channels-last batches what it computes on others.
-
-    Code that asks for ``view`` or depends on which tensors share memory may not.
-    """
-    arguments = analysis.traced.arguments
-    if not any(arguments[name].ndim == 4 for name in analysis.inputs):
-        return False
-    twin = copy.deepcopy(model).eval()
-    batch = {name: _repeated(x) for name, x in arguments.items()}
-    last = {name: _channels_last(x) for name, x in batch.items()}
-    with torch.no_grad():
-        usual = run(twin, batch)
-        try:
-            found = run(twin, last)
-        except Exception:  # whatever a layer does about a layout that it does not take
-            return False
-    return all(_alike(one, other) for one, other in zip(usual, found, strict=True))
-
-
-def _repeated(x: Any) -> Any:
-    """Return two copies of a batch: in one image alone, channels and batch are side by side."""
-    return torch.cat([x, x]) if isinstance(x, Tensor) and x.ndim else x
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    if not one.is_floating_point() or not one.numel():
-        return torch.equal(one, other)
-    near = 1e-3 * float(one.abs().max())
-    return torch.allclose(one, other, rtol=1e-3, atol=near, equal_nan=True)
-
-
-def _channels_last(x: Any) -> Any:
-    image = isinstance(x, Tensor) and x.ndim == 4
-    return x.contiguous(memory_format=torch.channels_last) if image else x
 
 
 def _difference(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx
 
-from trueshift.convert.trees import map_leaves
+from trueshift.convert.trace.trees import map_leaves
 
 if TYPE_CHECKING:
-    from trueshift.convert.trace import Tracer
+    from trueshift.convert.trace.trace import Tracer
 
 
 class DependsOnValues(Exception):

@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Action, Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.meeting import broadcast, join, same
-from trueshift.convert.rules.pointwise import pointwise
-from trueshift.convert.ups import Reduce
-from trueshift.convert.values import BATCH, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.grids.meeting import broadcast, join, same
+from trueshift.convert.grids.rules.pointwise import pointwise
+from trueshift.convert.parts.ups import Reduce
+from trueshift.convert.grids.values import BATCH, OTHER, Kind, Plain, Tokens, Value, values_in
 
 REDUCTIONS = """
     mean sum amax amin max min var std logsumexp norm vector_norm argmax argmin any all prod

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.lattice import Space
-from trueshift.convert.trees import leaves, map_leaves
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.trace.trees import leaves, map_leaves
 
 
 class Plain(enum.Enum):

@@ -7,15 +7,15 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Action, Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Space
-from trueshift.convert.rules.maps import layout, new_data, on_map, original, per_axis
-from trueshift.convert.rules.strides import window
-from trueshift.convert.ups import Grow, Transposed
-from trueshift.convert.values import CONSTANT, Frame, Value
-from trueshift.convert.windows import Shrink
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.rules.maps import layout, new_data, on_map, original, per_axis
+from trueshift.convert.grids.rules.strides import window
+from trueshift.convert.parts.ups import Grow, Transposed
+from trueshift.convert.grids.values import CONSTANT, Frame, Value
+from trueshift.convert.parts.windows import Shrink
 
 
 def interpolate(a: Analysis, call: Call) -> Any:

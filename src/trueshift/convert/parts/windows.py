@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._adjoint import Slices, Widths, filled_windows, image_by_image
-from trueshift.convert.phases import cut, fit
+from trueshift.convert.parts.phases import cut, fit
 from trueshift.functional import polyphase_down
 from trueshift.layers.antialias import filter_and_keep
 from trueshift.layers.maximum import MAX_POOLS, max_filter

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from trueshift.convert.analysis import Action, Analysis
+from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Phase
-from trueshift.convert.values import values_in
-from trueshift.convert.windows import Convolution
+from trueshift.convert.grids.lattice import Phase
+from trueshift.convert.grids.values import values_in
+from trueshift.convert.parts.windows import Convolution
 
 
 @dataclass(frozen=True)

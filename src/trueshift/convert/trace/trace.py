@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.symbols import DependsOnValues, TracedProxy, is_symbol, values_of
-from trueshift.convert.trees import leaves
+from trueshift.convert.trace.symbols import DependsOnValues, TracedProxy, is_symbol, values_of
+from trueshift.convert.trace.trees import leaves
 
 _CREATORS = ("arange", "empty", "full", "linspace", "ones", "rand", "randn", "tensor", "zeros")
 _READS_VALUES = ("item", "tolist", "nonzero")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift._eager import faster_layout, in_layout_of, usual_layout
+from trueshift._eager import in_layout_of, usual_layout
 from trueshift._validate import nearest_multiples
-from trueshift.convert.trees import map_leaves
+from trueshift.convert.trace.trees import map_leaves
 
 if TYPE_CHECKING:
     from trueshift.convert.plan import Plan
@@ -31,13 +31,7 @@ class Converted(nn.Module):
         graph: The operations.
         inputs: Names of the arguments, and which of them are maps.
         plan: What was done.
-
-    Attributes:
-        any_layout: Whether it also computes on channels-last maps; then it takes batches in the
-            faster layout where only a result is wanted. ``None`` as long as nobody has tried.
     """
-
-    any_layout: bool | None = None
 
     def __init__(
         self, root: nn.Module, graph: fx.Graph, inputs: dict[str, bool], plan: Plan
@@ -55,23 +49,20 @@ class Converted(nn.Module):
         self.train(root.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        self._check_sizes(dict(zip(self.inputs, args, strict=False)) | kwargs)
-        if self.any_layout is None:
-            return self._run(self, *args, **kwargs)
-        named = [self._laid_out(name, x) for name, x in zip(self.inputs, args, strict=False)]
-        ours = (*named, *args[len(named) :])
-        by_name = {name: self._laid_out(name, x) for name, x in kwargs.items()}
-        outputs = self._run(self, *ours, **by_name)
-        pairs = zip((*ours, *by_name.values()), (*args, *kwargs.values()), strict=True)
-        if all(one is given for one, given in pairs):
-            return outputs
         given = dict(zip(self.inputs, args, strict=False)) | kwargs
-        maps = (x for name, x in given.items() if self._is_map(name, x))
-        return _in_layout_of(next(maps), outputs)
+        self._check_sizes(given)
+        if self.training:
+            return self._run(self, *args, **kwargs)
+        # The layout determines how convolutions round, and shifting may change that of an input.
+        fixed = {name: self._in_default_layout(name, x) for name, x in given.items()}
+        named = [fixed[name] for name, _ in zip(self.inputs, args, strict=False)]
+        by_name = {name: fixed[name] for name in kwargs}
+        outputs = self._run(self, *named, *args[len(named) :], **by_name)
+        first = next((x for name, x in given.items() if self._is_map(name, x)), None)
+        return outputs if first is None else _in_layout_of(first, outputs)
 
-    def _laid_out(self, name: str, x: Any) -> Any:
-        layout = faster_layout if self.any_layout else usual_layout
-        return layout(x, training=self.training) if self._is_map(name, x) else x
+    def _in_default_layout(self, name: str, x: Any) -> Any:
+        return usual_layout(x) if self._is_map(name, x) else x
 
     def _is_map(self, name: str, x: Any) -> bool:
         return bool(self.inputs.get(name)) and isinstance(x, Tensor)

@@ -1,7 +1,7 @@
 """What each operation does to grids, by its name."""
 
-from trueshift.convert.analysis import Rule
-from trueshift.convert.rules import axes, pointwise, resizing, shapes, slices, strides
+from trueshift.convert.grids.analysis import Rule
+from trueshift.convert.grids.rules import axes, pointwise, resizing, shapes, slices, strides
 
 RULES: dict[str, Rule] = {
     **pointwise.RULES,

@@ -14,17 +14,16 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from trueshift.convert.analysis import Action, Analysis
-from trueshift.convert.choices import Lead, Origin
-from trueshift.convert.converted import PREFIX
-from trueshift.convert.joining import join_norms
-from trueshift.convert.lattice import Phase, Space
-from trueshift.convert.nodes import changes_something, is_activation, is_view
-from trueshift.convert.order import in_order, narrowest
-from trueshift.convert.phases import Compose, FromOrigin, Unshift
-from trueshift.convert.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
-from trueshift.convert.seam import FromSeam, Seam
-from trueshift.convert.values import BATCH, Value
+from trueshift.convert.grids.analysis import Action, Analysis
+from trueshift.convert.parts.choices import Lead, Origin
+from trueshift.convert.build.converted import PREFIX
+from trueshift.convert.grids.lattice import Phase, Space
+from trueshift.convert.trace.nodes import changes_something, is_activation, is_view
+from trueshift.convert.build.order import in_order, narrowest
+from trueshift.convert.parts.phases import Compose, FromOrigin, Unshift
+from trueshift.convert.grids.recipes import Weighted, offset_of, recipe_of, steps_of, weighted
+from trueshift.convert.parts.seam import FromSeam, Seam
+from trueshift.convert.grids.values import BATCH, Value
 from trueshift.layers.activations import Elementwise
 from trueshift.layers.antialias import build_antialias
 from trueshift.layers.selectors import NormSelector
@@ -82,7 +81,6 @@ class Rewriter:
             elif node.op != "placeholder":
                 self._emit(node)
         self.graph.eliminate_dead_code(changes_something)
-        join_norms(self.graph, self._module)
         for node in self.graph.nodes:
             if is_view(node):
                 node.target = "reshape"  # the same for maps of any layout

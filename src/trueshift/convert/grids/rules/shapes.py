@@ -7,13 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Space
-from trueshift.convert.meeting import join
-from trueshift.convert.rules.maps import enter_origin
-from trueshift.convert.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.meeting import join
+from trueshift.convert.grids.rules.maps import enter_origin
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
 
 
 def reshape(a: Analysis, call: Call) -> Any:

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift.convert.calls import Call, read_call
+from trueshift.convert.trace.calls import Call, read_call
 from trueshift.convert.errors import Refusal, Refused
-from trueshift.convert.lattice import Digit, Lattice, Phase, Space
-from trueshift.convert.trace import Traced
-from trueshift.convert.trees import leaves, map_leaves
-from trueshift.convert.values import BATCH, OTHER, Kind, Tokens, Value, data_of, plain, values_in
+from trueshift.convert.grids.lattice import Digit, Lattice, Phase, Space
+from trueshift.convert.trace.trace import Traced
+from trueshift.convert.trace.trees import leaves, map_leaves
+from trueshift.convert.grids.values import BATCH, OTHER, Kind, Tokens, Value, data_of, plain, values_in
 
 Rule = Callable[["Analysis", Call], Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Lattice, Space
-from trueshift.convert.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Tokens, Value
+from trueshift.convert.grids.lattice import Lattice, Space
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Tokens, Value
 
 
 def same(lattice: Lattice, a: Kind, b: Kind) -> None:

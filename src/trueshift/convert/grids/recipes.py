@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trueshift.convert.lattice import Digit, Lattice, Phase, Space
-from trueshift.convert.phases import Recipe
+from trueshift.convert.grids.lattice import Digit, Lattice, Phase, Space
+from trueshift.convert.parts.phases import Recipe
 
 Weighted = Sequence[tuple[Digit, int]]
 

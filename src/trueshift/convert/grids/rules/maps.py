@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Action, Analysis
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Space
-from trueshift.convert.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Value
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Value
 
 _FLATTEN = (
     "positions become features (flatten before a linear layer), so every position has weights of"

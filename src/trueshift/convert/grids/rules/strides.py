@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from trueshift._eager import hooked
-from trueshift.convert.analysis import Action, Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Space
-from trueshift.convert.rules.maps import (
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.rules.maps import (
     add_origin,
     check_channels,
     enter_origin,
@@ -23,9 +23,9 @@ from trueshift.convert.rules.maps import (
     original,
     per_axis,
 )
-from trueshift.convert.ups import Reduce
-from trueshift.convert.values import OTHER, Frame, Kind, Value
-from trueshift.convert.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle, Window
+from trueshift.convert.parts.ups import Reduce
+from trueshift.convert.grids.values import OTHER, Frame, Kind, Value
+from trueshift.convert.parts.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle, Window
 
 _MODES = {"zero": "zeros", "constant": "zeros", "reflection": "reflect", "replication": "replicate"}
 _HOOKS = "hooks change its weights before it runs (an old weight_norm or spectral_norm?)."

@@ -6,14 +6,14 @@ from typing import Any
 
 import torch
 
-from trueshift.convert.analysis import Action, Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.lattice import Space
-from trueshift.convert.rules.maps import layout
-from trueshift.convert.rules.strides import window
-from trueshift.convert.values import OTHER, Kind, Plain, Value, values_in
-from trueshift.convert.windows import Every
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.rules.maps import layout
+from trueshift.convert.grids.rules.strides import window
+from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, values_in
+from trueshift.convert.parts.windows import Every
 
 
 def padding(a: Analysis, call: Call) -> Any:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import torch
 
-from trueshift.convert.analysis import UNKNOWN, Analysis
+from trueshift.convert.grids.analysis import UNKNOWN, Analysis
 from trueshift.convert.errors import Refusal
-from trueshift.convert.lattice import Space
-from trueshift.convert.values import BATCH, Plain, Value, plain, values_in
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.values import BATCH, Plain, Value, plain, values_in
 from trueshift.convert.verify import run
 
 

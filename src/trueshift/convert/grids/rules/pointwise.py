@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.analysis import Action, Analysis, Rule
-from trueshift.convert.calls import Call
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
+from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
-from trueshift.convert.meeting import broadcast
-from trueshift.convert.ups import FunctionalDropout
-from trueshift.convert.values import BATCH, CONSTANT, Value, values_in
+from trueshift.convert.grids.meeting import broadcast
+from trueshift.convert.parts.ups import FunctionalDropout
+from trueshift.convert.grids.values import BATCH, CONSTANT, Value, values_in
 
 POINTWISE = """
     abs add addcdiv addcmul and atan atan2 batch_norm bernoulli bfloat16 bitwise_and bitwise_not

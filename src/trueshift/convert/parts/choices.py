@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._adjoint import offset_blocks
-from trueshift.convert.phases import Offset, Recipe, cut, fit, ravel, read
+from trueshift.convert.parts.phases import Offset, Recipe, cut, fit, ravel, read
 from trueshift.functional import keep_phase
 from trueshift.layers.antialias import filter_and_keep
 from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
