@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, SamePadding, image
 
 from trueshift.convert import convert, plan
-from trueshift.convert.parts.phases import Unshift
+from trueshift.convert.parts.phases import Recipe, Unshift
 from trueshift.layers.selectors import set_tau
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
@@ -218,7 +218,7 @@ def test_plan_collects_refusals():
 
 def test_a_soft_phase_spreads_an_up_sampled_map():
     terms = (((0, 0, 1, 2, 1),), ((0, 1, 1, 2, 1),))
-    unshift = Unshift((terms, ((2, 2),)))
+    unshift = Unshift(Recipe((0,), ((2, 2),), terms))
     x = image(1, 2, 4, 6)
     phase = torch.tensor([[0.5, 0.0, 0.0, 0.5]], requires_grad=True)
     y = unshift(x, phase)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from trueshift._eager import in_layout_of, usual_layout
-from trueshift._validate import nearest_multiples
+from trueshift.convert.errors import check_multiple
+from trueshift.convert.plan import Plan
 from trueshift.convert.trace.trees import map_leaves
-
-if TYPE_CHECKING:
-    from trueshift.convert.plan import Plan
 
 PREFIX = "sampling"
 
@@ -29,19 +28,16 @@ class Converted(nn.Module):
     Args:
         root: A copy of the original with the new parts under ``sampling``.
         graph: The operations.
-        inputs: Names of the arguments, and which of them are maps.
-        plan: What was done.
+        plan: What was done; it is kept without the original.
     """
 
-    def __init__(
-        self, root: nn.Module, graph: fx.Graph, inputs: dict[str, bool], plan: Plan
-    ) -> None:
+    def __init__(self, root: nn.Module, graph: fx.Graph, plan: Plan) -> None:
         super().__init__()
         self._modules.update(root._modules)
         self._parameters.update(root._parameters)
         self._buffers.update(root._buffers)
         self._non_persistent_buffers_set.update(root._non_persistent_buffers_set)
-        self.plan, self.inputs = plan, inputs
+        self.plan = dataclasses.replace(plan, traced=None)
         code = graph.python_code("self")
         self.code = code.src
         self._names = code.globals
@@ -49,13 +45,13 @@ class Converted(nn.Module):
         self.train(root.training)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        given = dict(zip(self.inputs, args, strict=False)) | kwargs
+        given = dict(zip(self.plan.inputs, args, strict=False)) | kwargs
         self._check_sizes(given)
         if self.training:
             return self._run(self, *args, **kwargs)
         # The layout determines how convolutions round, and shifting may change that of an input.
         fixed = {name: self._in_default_layout(name, x) for name, x in given.items()}
-        named = [fixed[name] for name, _ in zip(self.inputs, args, strict=False)]
+        named = [fixed[name] for name, _ in zip(self.plan.inputs, args, strict=False)]
         by_name = {name: fixed[name] for name in kwargs}
         outputs = self._run(self, *named, *args[len(named) :], **by_name)
         first = next((x for name, x in given.items() if self._is_map(name, x)), None)
@@ -65,7 +61,7 @@ class Converted(nn.Module):
         return usual_layout(x) if self._is_map(name, x) else x
 
     def _is_map(self, name: str, x: Any) -> bool:
-        return bool(self.inputs.get(name)) and isinstance(x, Tensor)
+        return self.plan.inputs.get(name) is not None and isinstance(x, Tensor)
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
@@ -135,21 +131,6 @@ class _Import:
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-
-def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -> None:
-    """Raise unless the sizes of a map are multiples; name the nearest sizes that are."""
-    sizes = x.shape[2:]
-    steps = multiples[: len(sizes)]
-    if all(size % step == 0 for size, step in zip(sizes, steps, strict=True)):
-        return
-    up, down = nearest_multiples(sizes, steps)
-    shown = steps[0] if len(set(steps)) == 1 else steps
-    crop = f" or crop to {down}" if min(down) > 0 else ""
-    raise ValueError(
-        f"{who}: spatial sizes must be multiples of {shown}, got {name} of shape"
-        f" {tuple(x.shape)}. Pad or resize to {up}{crop}."
-    )
 
 
 def own_constants(root: nn.Module, graph: fx.Graph) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,12 +10,23 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift.convert.trace.calls import Call, read_call
 from trueshift.convert.errors import Refusal, Refused
 from trueshift.convert.grids.lattice import Digit, Lattice, Phase, Space
+from trueshift.convert.grids.values import (
+    BATCH,
+    OTHER,
+    Kind,
+    Tokens,
+    Value,
+    data_of,
+    plain,
+    values_in,
+)
+from trueshift.convert.parts.part import Part
+from trueshift.convert.trace.calls import Call, read_call
+from trueshift.convert.trace.nodes import place_of
 from trueshift.convert.trace.trace import Traced
 from trueshift.convert.trace.trees import leaves, map_leaves
-from trueshift.convert.grids.values import BATCH, OTHER, Kind, Tokens, Value, data_of, plain, values_in
 
 Rule = Callable[["Analysis", Call], Any]
 
@@ -29,7 +39,7 @@ UNKNOWN = _Unknown()
 
 
 class TooSmall(Exception):
-    """The example's size is not a multiple of a stride; carries the multiple found so far."""
+    """The example's size is not a multiple of a stride; carries the multiple known so far."""
 
     def __init__(self, multiples: dict[int, int]) -> None:
         super().__init__()
@@ -42,8 +52,8 @@ class Action:
 
     Args:
         kind: ``"window"``, ``"up"``, ``"replace"``, ``"skip"``, ``"origin"`` or ``"leave"``.
-        module: The module that takes its place; ``None`` keeps the operation.
-        inputs: Further arguments of the module: nodes or names of attributes.
+        part: The module that takes its place; ``None`` keeps the operation.
+        tensors: Further arguments of the module: nodes or names of attributes.
         phase: The phase that a window operation samples at.
         spaces: Spatial axes of the operation's input.
         shift: For every axis, the digits that an up-sampling undoes, with weights.
@@ -53,8 +63,8 @@ class Action:
     """
 
     kind: str
-    module: Any = None
-    inputs: tuple[Any, ...] = ()
+    part: Part | None = None
+    tensors: tuple[Any, ...] = ()
     phase: Phase | None = None
     spaces: tuple[Space, ...] = ()
     shift: tuple[tuple[tuple[Digit, int], ...], ...] = ()
@@ -72,16 +82,14 @@ class Analysis:
         rules: What each operation does to grids, by name.
         custom: Rules of the user, by function, method name or module class.
         flatten: ``"refuse"`` or ``"canonical"``.
-        keep: Whether the original padding stays.
-        seam: Whether inputs are moved to begin at their seam; then the original padding stays too.
+        own_padding: Whether the original padding stays.
     """
 
     traced: Traced
     rules: dict[str, Rule]
     custom: dict[Any, str]
     flatten: str = "refuse"
-    keep: bool = False
-    seam: bool = False
+    own_padding: bool = False
     lattice: Lattice = field(default_factory=Lattice)
     env: dict[fx.Node, Any] = field(default_factory=dict)
     actions: dict[fx.Node, Action] = field(default_factory=dict)
@@ -90,11 +98,6 @@ class Analysis:
     inputs: dict[str, int] = field(default_factory=dict)
     origins: list[fx.Node] = field(default_factory=list)
     fixed_sizes: bool = False
-
-    @property
-    def output(self) -> fx.Node:
-        """The node that returns the network's result."""
-        return next(node for node in self.traced.graph.nodes if node.op == "output")
 
     def run(self) -> Analysis:
         """Interpret every node."""
@@ -118,7 +121,7 @@ class Analysis:
             return args[0]
         if any(leaf is UNKNOWN for leaf in leaves((args, kwargs))):
             return UNKNOWN
-        module = self._module(node)
+        module = self.traced.module(node)
         call = read_call(node, module, args, kwargs, self.attribute)
         try:
             return self._apply(call, module, args, kwargs)
@@ -129,7 +132,7 @@ class Analysis:
         except Exception as error:
             reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
             advice = "Is the example's size one that the network is made for?"
-        self.refusals.append(Refusal(self.place(node), _shown(node, module), reason, advice))
+        self.refusals.append(Refusal(place_of(node), _shown(node, module), reason, advice))
         return UNKNOWN
 
     def _apply(self, call: Call, module: nn.Module | None, args: Any, kwargs: Any) -> Any:
@@ -164,17 +167,18 @@ class Analysis:
 
     def attribute(self, name: str) -> Any:
         """Return a parameter or buffer of the network."""
-        found = operator.attrgetter(name)(self.traced.root)
-        if not isinstance(found, Tensor):
-            return found
-        return plain(found.detach(), fixed=not isinstance(found, nn.Parameter))
+        value = self.traced.attribute(name)
+        if not isinstance(value, Tensor):
+            return value
+        return plain(value.detach(), fixed=not isinstance(value, nn.Parameter))
 
     def execute(self, call: Call) -> Any:
         """Run the original operation on the data of its values."""
         node = call.node
         args, kwargs = data_of(self.look(node.args)), data_of(self.look(node.kwargs))
-        if node.op == "call_module":
-            return self.traced.root.get_submodule(str(node.target))(*args, **kwargs)
+        module = self.traced.module(node)
+        if module is not None:
+            return module(*args, **kwargs)
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -191,21 +195,6 @@ class Analysis:
         if isinstance(result, tuple) and type(result) is not torch.Size:
             return tuple(self.wrap(item, values) for item in result)
         return [self.wrap(item, values) for item in result] if isinstance(result, list) else result
-
-    def place(self, node: fx.Node) -> str:
-        """Say where a node is: the module that runs it, and the line of its code."""
-        if node.op == "call_module":
-            return str(node.target)
-        return node.meta.get("place") or "forward"
-
-    def site(self, node: fx.Node) -> str:
-        """Name a node after its module, or after the place and the operation."""
-        place = self.place(node).replace(".", "_")
-        return place if node.op == "call_module" else f"{place}_{node.name}"
-
-    def _module(self, node: fx.Node) -> nn.Module | None:
-        is_module = node.op == "call_module"
-        return self.traced.root.get_submodule(str(node.target)) if is_module else None
 
     def _input(self, node: fx.Node) -> Any:
         data = self.traced.arguments[str(node.target)]
@@ -225,11 +214,11 @@ class Analysis:
         total = self.lattice.sizes[space.root][space.axis] * space.fine
         return total // self.lattice.stride(space)
 
-    def check_divisible(self, spaces: Sequence[Space], steps: Sequence[int]) -> None:
+    def check_divisible(self, spaces: Sequence[Space], strides: Sequence[int]) -> None:
         """Stop if a stride does not divide an axis, telling the multiple needed so far."""
         bad = {
             space.axis: self.lattice.stride(space) * step
-            for space, step in zip(spaces, steps, strict=True)
+            for space, step in zip(spaces, strides, strict=True)
             if self.size_of(space) % step
         }
         if bad:
@@ -251,13 +240,13 @@ ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like",
 
 
 def _spaces(value: Value) -> list[Space]:
-    found: list[Space] = []
+    spaces: list[Space] = []
     for kind in value.kinds:
         if isinstance(kind, Space):
-            found.append(kind)
+            spaces.append(kind)
         elif isinstance(kind, Tokens):
-            found.extend(kind.spaces)
-    return found
+            spaces.extend(kind.spaces)
+    return spaces
 
 
 def _same_in_eval(module: nn.Module | None) -> bool:

@@ -43,14 +43,14 @@ class Phase:
     Args:
         index: Its number, in the order of the network.
         site: Name of the operation that down-samples.
-        steps: Stride of each sampled axis of the input, by axis.
+        strides: Stride of each sampled axis of the input, by axis.
         parents: The grid that is sampled, by axis.
         digits: Where another phase determines this one: the digits to use, by axis.
     """
 
     index: int
     site: str
-    steps: dict[int, int]
+    strides: dict[int, int]
     parents: dict[int, Space]
     digits: dict[int, tuple[Digit, ...]] = field(default_factory=dict)
 
@@ -64,11 +64,12 @@ class Lattice:
     """All inputs and phases of a network, and what is known to be equal.
 
     Args:
-        anchored: Whether inputs are moved to begin at one place; then positions may be told apart.
+        at_seam: Whether inputs are moved to begin at their seam; then positions may be
+            distinguished.
     """
 
-    def __init__(self, anchored: bool = False) -> None:
-        self.anchored = anchored
+    def __init__(self, at_seam: bool = False) -> None:
+        self.at_seam = at_seam
         self.phases: list[Phase] = []
         self.sizes: list[tuple[int, ...]] = []
         self._same_root: list[int] = []
@@ -86,23 +87,23 @@ class Lattice:
         return index
 
     def down(
-        self, site: str, spaces: list[Space], steps: tuple[int, ...]
+        self, site: str, spaces: list[Space], strides: tuple[int, ...]
     ) -> tuple[Phase | None, list[Space]]:
-        """Sample axes by ``steps``: a new phase (``None`` if none is needed) and the new axes."""
-        if all(space.fine % step == 0 for space, step in zip(spaces, steps, strict=True)):
+        """Sample axes by ``strides``: a new phase (``None`` if none is needed) and the new axes."""
+        if all(space.fine % step == 0 for space, step in zip(spaces, strides, strict=True)):
             # Finer than the input: every position of the result is one of the input's.
             coarse = [
                 replace(space, fine=space.fine // step)
-                for space, step in zip(spaces, steps, strict=True)
+                for space, step in zip(spaces, strides, strict=True)
             ]
             return None, coarse
-        if any(space.fine > 1 and step > 1 for space, step in zip(spaces, steps, strict=True)):
+        if any(space.fine > 1 and step > 1 for space, step in zip(spaces, strides, strict=True)):
             raise Refused(
-                f"down-sampling by {steps} after up-sampling beyond the input's resolution.",
+                f"down-sampling by {strides} after up-sampling beyond the input's resolution.",
                 "Use a factor that divides the up-sampling.",
             )
         index = len(self.phases)
-        pairs = [(space, step) for space, step in zip(spaces, steps, strict=True) if step > 1]
+        pairs = [(space, step) for space, step in zip(spaces, strides, strict=True) if step > 1]
         by_axis = {space.axis: step for space, step in pairs}
         phase = Phase(index, site, by_axis, {space.axis: space for space in spaces})
         self.phases.append(phase)
@@ -110,7 +111,7 @@ class Lattice:
             replace(space, digits=(*space.digits, Digit(index, space.axis, 1, step)))
             if step > 1
             else space
-            for space, step in zip(spaces, steps, strict=True)
+            for space, step in zip(spaces, strides, strict=True)
         ]
         return phase, result
 
@@ -145,15 +146,15 @@ class Lattice:
         return replace(space, digits=tuple(digits), fine=space.fine * rest), weighted
 
     def expand(self, digits: tuple[Digit, ...]) -> tuple[Digit, ...]:
-        """Replace every digit of a following phase by those it is made of."""
+        """Replace every digit of a following phase by those that determine it."""
         result: list[Digit] = []
         for digit in digits:
-            made_of = self.phases[digit.phase].digits.get(digit.axis)
-            if made_of is None:
+            parts = self.phases[digit.phase].digits.get(digit.axis)
+            if parts is None:
                 result.append(digit)
                 continue
             weight = 1
-            for part in self.expand(made_of):
+            for part in self.expand(parts):
                 low = max(digit.div, weight)
                 high = min(digit.div * digit.base, weight * part.base)
                 if high > low:
@@ -180,16 +181,16 @@ class Lattice:
     def settle(self) -> None:
         """Complete phases that are known on some axes only."""
         for phase in self.phases:
-            missing = [axis for axis in phase.steps if axis not in phase.digits]
+            missing = [axis for axis in phase.strides if axis not in phase.digits]
             if not phase.digits or not missing:
                 continue
             leaders = {digit.phase for digits in phase.digits.values() for digit in digits}
             leader = self.phases[leaders.pop()]
-            if leaders or leader.steps != phase.steps:
+            if leaders or leader.strides != phase.strides:
                 raise Refused(f"{phase.site} follows another branch on one axis only.", _APART)
             for axis in missing:
                 self.unify(phase.parents[axis], leader.parents[axis])
-                phase.digits[axis] = (Digit(leader.index, axis, 1, phase.steps[axis]),)
+                phase.digits[axis] = (Digit(leader.index, axis, 1, phase.strides[axis]),)
 
     def stride(self, space: Space) -> int:
         """Return how many positions of the input lie between two of the axis."""
@@ -206,7 +207,7 @@ class Lattice:
 
     def _whole(self, digit: Digit) -> bool:
         phase = self.phases[digit.phase]
-        return digit.div == 1 and digit.base == phase.steps[digit.axis]
+        return digit.div == 1 and digit.base == phase.strides[digit.axis]
 
     def _defined_later(self, a: Digit, b: Digit) -> bool:
         """Tell whether ``a`` must be expressed by ``b``'s side: it is coarser, or comes later."""
@@ -216,7 +217,7 @@ class Lattice:
 
     def _define(self, own: list[Digit], others: list[Digit]) -> None:
         digit = own.pop(0)
-        made_of: list[Digit] = []
+        parts: list[Digit] = []
         rest = digit.base
         while rest > 1 and others:
             part = others.pop(0)
@@ -225,8 +226,8 @@ class Lattice:
                     break
                 others.insert(0, replace(part, div=part.div * rest, base=part.base // rest))
                 part = replace(part, base=rest)
-            made_of.append(part)
+            parts.append(part)
             rest //= part.base
-        if rest > 1 or not self._whole(digit) or digit.phase in {part.phase for part in made_of}:
+        if rest > 1 or not self._whole(digit) or digit.phase in {part.phase for part in parts}:
             raise Refused("two maps meet whose strides do not match.", _APART)
-        self.phases[digit.phase].digits[digit.axis] = tuple(made_of)
+        self.phases[digit.phase].digits[digit.axis] = tuple(parts)

@@ -44,7 +44,7 @@ def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
         return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
     for value, axis in longer:
         varies = isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis)
-        if varies and not lattice.anchored:
+        if varies and not lattice.at_seam:
             raise Refused(
                 "a map meets a tensor that differs from position to position (a learned or"
                 " fixed position embedding, coordinates, or a bias of relative positions).",

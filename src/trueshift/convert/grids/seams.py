@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 import torch
 
-from trueshift.convert.grids.analysis import UNKNOWN, Analysis
 from trueshift.convert.errors import Refusal
+from trueshift.convert.grids.analysis import UNKNOWN, Analysis
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.values import BATCH, Plain, Value, plain, values_in
-from trueshift.convert.verify import run
+from trueshift.convert.trace.trace import run
 
 
 def as_it_is(analysis: Analysis) -> Analysis:
@@ -38,7 +38,7 @@ def as_it_is(analysis: Analysis) -> Analysis:
             "an operation above has no rule, so the result must not be a map, and it may be one.",
             "Return scores (B, number), or replace the operations above.",
         )
-    env = dict.fromkeys(analysis.env, UNKNOWN) | {analysis.output: outputs}
+    env = dict.fromkeys(analysis.env, UNKNOWN) | {traced.output: outputs}
     return dataclasses.replace(
         analysis, env=env, actions={}, refusals=[], origins=[], unary=set(), fixed_sizes=True
     )
@@ -54,10 +54,10 @@ def seam_refusals(analysis: Analysis) -> Iterator[Refusal]:
     lattice = analysis.lattice
     roots = {lattice.root(index) for index in analysis.inputs.values()}
     if len(roots) > 1 and analysis.origins:
-        reason = "positions of several inputs that move by themselves are told apart."
+        reason = "the network distinguishes positions of several inputs that move independently."
         yield Refusal("inputs", "padding='seam'", reason, "Pass one input, or use global pooling.")
     batch = max(analysis.traced.arguments[name].shape[0] for name in analysis.inputs)
-    for value in values_in(analysis.env[analysis.output]):
+    for value in values_in(analysis.env[analysis.traced.output]):
         problem = _problem(analysis, value, batch) if value.has_space else None
         if problem is not None:
             advice = "Return maps (B, C, *space) of the network's own sizes, or scores."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,25 +13,39 @@ from trueshift._adjoint import Slices, phase_offsets, pick, unravel, wrap
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
 
-# One term of an offset: (number of the phase, axis in it, div, base, weight).
+# One term of an offset: (place of the phase, axis in it, div, base, weight). It adds
+# ``offset(phase)[axis] // div % base * weight``.
 Term = tuple[int, int, int, int, int]
-# The terms of each axis, and the strides of each phase that they refer to.
-Recipe = tuple[tuple[tuple[Term, ...], ...], tuple[tuple[int, ...], ...]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the offset of a map is computed from phases.
+
+    Args:
+        phases: Numbers of the phases, in the order in which modules take them.
+        strides: The stride of every axis, for each of the phases.
+        terms: What is added up, for each axis of the offset.
+    """
+
+    phases: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    terms: tuple[tuple[Term, ...], ...]
 
 
 def cut(
-    x: Tensor, phase: Tensor, steps: Sequence[int], widths: Sequence[tuple[int, int]]
+    x: Tensor, phase: Tensor, stride: Sequence[int], widths: Sequence[tuple[int, int]]
 ) -> Tensor:
     """Cut each image's circular window that begins ``widths[.][0]`` before its offset."""
-    steps, pairs = tuple(steps), tuple(widths)
+    stride, pairs = tuple(stride), tuple(widths)
     if not torch.compiler.is_compiling():
-        return phase_window(x, phase, steps, pairs, "circular")
+        return phase_window(x, phase, stride, pairs, "circular")
     starts = [
-        offset - before for offset, (before, _) in zip(unravel(phase, steps), pairs, strict=True)
+        offset - before for offset, (before, _) in zip(unravel(phase, stride), pairs, strict=True)
     ]
     lengths = [
         size + before + after - step + 1
-        for size, (before, after), step in zip(x.shape[2:], pairs, steps, strict=True)
+        for size, (before, after), step in zip(x.shape[2:], pairs, stride, strict=True)
     ]
     return read(x, starts, lengths)
 
@@ -77,10 +92,10 @@ def fit(x: Tensor, stride: Sequence[int]) -> Tensor:
     return pad(x, extra, "zeros")
 
 
-def ravel(offsets: Sequence[Tensor], steps: Sequence[int]) -> Tensor:
+def ravel(offsets: Sequence[Tensor], stride: Sequence[int]) -> Tensor:
     """Join one offset per axis to the row-major index of a phase."""
     phase = offsets[0]
-    for offset, step in zip(offsets[1:], steps[1:], strict=True):
+    for offset, step in zip(offsets[1:], stride[1:], strict=True):
         phase = phase * step + offset
     return phase
 
@@ -90,7 +105,7 @@ class Offset(nn.Module):
 
     def __init__(self, recipe: Recipe) -> None:
         super().__init__()
-        self.terms, self.strides = recipe
+        self.terms, self.strides = recipe.terms, recipe.strides
 
     @property
     def largest(self) -> tuple[int, ...]:
@@ -99,7 +114,7 @@ class Offset(nn.Module):
 
     def hard(self, phases: Sequence[Tensor]) -> list[Tensor]:
         """Offsets ``(B,)`` of each axis from hard phases."""
-        parts = [unravel(p, steps) for p, steps in zip(phases, self.strides, strict=True)]
+        parts = [unravel(p, stride) for p, stride in zip(phases, self.strides, strict=True)]
         zero = torch.zeros_like(phases[0])
         offsets = []
         for terms in self.terms:
@@ -133,13 +148,13 @@ class Compose(Offset):
         Hard ``(B,)`` or soft ``(B, P_i)`` phases to ``(B,)`` or ``(B, P)``.
     """
 
-    def __init__(self, recipe: Recipe, steps: tuple[int, ...]) -> None:
+    def __init__(self, recipe: Recipe, stride: tuple[int, ...]) -> None:
         super().__init__(recipe)
-        self.steps = steps
+        self.stride = stride
 
     def forward(self, *phases: Tensor) -> Tensor:
         if not phases[0].dtype.is_floating_point:
-            return ravel(self.hard(phases), self.steps)
+            return ravel(self.hard(phases), self.stride)
         weights = torch.ones((), dtype=phases[0].dtype, device=phases[0].device)
         for source, phase in enumerate(phases):
             columns = [phase[:, self._matching(source, k)].sum(1) for k in range(self._count)]
@@ -148,11 +163,11 @@ class Compose(Offset):
 
     @property
     def _count(self) -> int:
-        return math.prod(self.steps)
+        return math.prod(self.stride)
 
     def _matching(self, source: int, target: int) -> list[int]:
         """Phases of ``source`` that agree with the phase ``target`` of the result."""
-        wanted = phase_offsets(target, self.steps)
+        wanted = phase_offsets(target, self.stride)
 
         def agrees(phase: int) -> bool:
             own = phase_offsets(phase, self.strides[source])
@@ -201,7 +216,7 @@ class Unshift(Offset):
 
 
 class FromOrigin(nn.Module):
-    """Undo the move of :class:`Origin` on a map that is ``factors`` times as large."""
+    """Undo the move of :class:`ToOrigin` on a map that is ``factors`` times as large."""
 
     def __init__(self, factors: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Up-sampling with circular borders, and sums over space whose bits do not depend on place."""
+"""Up-sampling with circular borders, and what else replaces an operation without a window."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class Grow(nn.Module):
 
     Args:
         factors: Up-sampling factor of each axis.
-        options: ``mode``, ``align_corners`` and so on of ``torch.nn.functional.interpolate``.
+        resizing: ``mode``, ``align_corners`` and so on of ``torch.nn.functional.interpolate``.
     """
 
-    def __init__(self, factors: tuple[int, ...], options: dict[str, Any]) -> None:
+    def __init__(self, factors: tuple[int, ...], resizing: dict[str, Any]) -> None:
         super().__init__()
-        self.factors, self.options = factors, options
+        self.factors, self.resizing = factors, resizing
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = x.shape[2:]
-        if self.options["mode"].startswith("nearest"):
+        if self.resizing["mode"].startswith("nearest"):
             grown = [size * f for size, f in zip(sizes, self.factors, strict=True)]
-            return F.interpolate(x, size=grown, **self.options)
-        aligned = bool(self.options.get("align_corners"))
-        edge = 3 if self.options["mode"] == "bicubic" else 2
+            return F.interpolate(x, size=grown, **self.resizing)
+        aligned = bool(self.resizing.get("align_corners"))
+        edge = 3 if self.resizing["mode"] == "bicubic" else 2
         widths = tuple((edge, edge + aligned) if f > 1 else (0, 0) for f in self.factors)
         padded = pad(x, widths, "circular")
         less = 1 if aligned else 0
@@ -44,7 +44,7 @@ class Grow(nn.Module):
             (size - less) * f + less if f > 1 else size
             for size, f in zip(padded.shape[2:], self.factors, strict=True)
         ]
-        y = F.interpolate(padded, size=grown, **self.options)
+        y = F.interpolate(padded, size=grown, **self.resizing)
         for axis, (size, f) in enumerate(zip(sizes, self.factors, strict=True), start=2):
             if f > 1:
                 y = y.narrow(axis, edge * f, size * f)
@@ -52,7 +52,7 @@ class Grow(nn.Module):
 
     def extra_repr(self) -> str:
         """Show the factors."""
-        return f"factors={self.factors}, {self.options}"
+        return f"factors={self.factors}, {self.resizing}"
 
 
 class Transposed(nn.Module):
@@ -102,10 +102,10 @@ class Transposed(nn.Module):
 
 
 class Reduce(nn.Module):
-    """Mean, sum or 2-norm over space; at test time its bits do not depend on a shift.
+    """Mean, sum, 2-norm or maximum over space; at test time its bits do not depend on a shift.
 
     Args:
-        kind: ``"mean"``, ``"sum"`` or ``"norm"``.
+        kind: ``"mean"``, ``"sum"``, ``"norm"`` or ``"max"``.
         dims: Axes to reduce.
         keepdim: Whether to keep them as axes of size 1.
     """
@@ -115,6 +115,8 @@ class Reduce(nn.Module):
         self.kind, self.dims, self.keepdim = kind, dims, keepdim
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "max":
+            return x.amax(self.dims, self.keepdim)
         terms = x.square() if self.kind == "norm" else x
         mean = terms.mean(self.dims) if self.training else order_free_mean(terms, self.dims)
         if self.kind != "mean":
@@ -128,6 +130,26 @@ class Reduce(nn.Module):
     def extra_repr(self) -> str:
         """Show the arguments."""
         return f"{self.kind}, dims={self.dims}, keepdim={self.keepdim}"
+
+
+class Roll(nn.Module):
+    """Shift a map: what padding, or a crop, comes to on a circle.
+
+    Args:
+        shifts: By how much to shift.
+        dims: The axes.
+    """
+
+    def __init__(self, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shifts, self.dims = shifts, dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.roll(self.shifts, self.dims)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"shifts={self.shifts}, dims={self.dims}"
 
 
 class FunctionalDropout(nn.Module):

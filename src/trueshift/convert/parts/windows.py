@@ -1,7 +1,7 @@
 """Operations that read a window around each position: they pad circularly, sample at a phase.
 
 A window operation gives ``y[j] = f(x[s j + o - left], ..., x[s j + o - left + reach])`` at offset
-``o``. With ``keep=True`` it pads as the original did.
+``o``. With ``own_padding=True`` it pads as the original did.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from trueshift._adjoint import Slices, Widths, filled_windows, image_by_image
 from trueshift.convert.parts.phases import cut, fit
 from trueshift.functional import polyphase_down
-from trueshift.layers.antialias import filter_and_keep
 from trueshift.layers.maximum import MAX_POOLS, max_filter
+from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.steady import convolve
 from trueshift.layers.window import phase_window
 from trueshift.padding import pad
@@ -34,9 +34,14 @@ class Window(nn.Module):
         stride: Sampling factor of each axis.
         left: How far before a position the window begins, per axis; may be negative.
         reach: Length of the window less one, per axis.
-        keep: Pad as the original did, by ``border`` on both sides in ``mode``.
+        own_padding: Pad as the original did, by ``border`` on both sides in ``mode``.
         border: The original padding of each axis.
         mode: The original padding mode.
+        ceil: Whether the last window may reach beyond the padded map.
+        dense: Run at every position; the result is sampled later.
+
+    Attributes:
+        down: Filters and samples, where a filter comes before sampling.
 
     Shape:
         ``(B, C, *spatial)``, a phase or ``None``, and weights, to ``(B, C', *spatial // stride)``.
@@ -52,18 +57,19 @@ class Window(nn.Module):
         left: tuple[int, ...],
         reach: tuple[int, ...],
         *,
-        keep: bool = False,
+        own_padding: bool = False,
         border: Widths | None = None,
         mode: str = "zeros",
         ceil: bool = False,
+        dense: bool = False,
     ) -> None:
         super().__init__()
         self.stride, self.left, self.reach = stride, left, reach
-        self.keep, self.border, self.mode, self.ceil = keep, border, mode, ceil
-        self.dense = False
-        self.antialias: nn.Module | None = None
+        self.own_padding, self.border, self.mode, self.ceil = own_padding, border, mode, ceil
+        self.dense = dense
+        self.down: PolyphaseDown | None = None
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
         """Run the operation, without padding, on a window."""
         raise NotImplementedError
 
@@ -71,24 +77,22 @@ class Window(nn.Module):
         ones = (1,) * len(self.stride)
         if self.dense:
             return self._at(x, 0, ones, tensors)
-        at = 0 if phase is None else phase
-        if self.antialias is not None:
+        if self.down is not None:
             if not self.linear:
-                dense = fit(self._at(x, 0, ones, tensors), self.stride)
-                return filter_and_keep(self.antialias, dense, at, self.stride)
+                filtered: Tensor = self.down(self._at(x, 0, ones, tensors), phase)
+                return filtered
             if not any(self.reach) and not any(self.left):
-                kept = filter_and_keep(self.antialias, fit(x, self.stride), at, self.stride)
-                return self._at(kept, 0, ones, tensors)
-            x = self.antialias(x)
+                return self._at(self.down(x, phase), 0, ones, tensors)
+            x = self.down.antialias(x)  # type: ignore[misc]
         if phase is None or not phase.dtype.is_floating_point:
-            return self._at(x, at, self.stride, tensors)
+            return self._at(x, 0 if phase is None else phase, self.stride, tensors)
         if self.has_dense:
             dense = fit(self._at(x, 0, ones, tensors), self.stride)
             return polyphase_down(dense, phase, self.stride)
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
         for k, offset in enumerate(itertools.product(*map(range, self.stride))):
-            if self.keep:
+            if self.own_padding:
                 every = torch.full_like(phase[:, 0], k, dtype=torch.int64)
                 part = self._at(x, every, self.stride, tensors)
             else:
@@ -100,11 +104,11 @@ class Window(nn.Module):
         return mixed
 
     def _at(
-        self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
+        self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
-        if self.keep:
-            return self._kept(x, phase, steps, tensors)
-        sizes = [size // step for size, step in zip(x.shape[2:], steps, strict=True)]
+        if self.own_padding:
+            return self._with_own_padding(x, phase, stride, tensors)
+        sizes = [size // step for size, step in zip(x.shape[2:], stride, strict=True)]
         ahead = [min(left, 0) for left in self.left]
         if any(ahead):
             x = torch.roll(x, ahead, tuple(range(2, x.ndim)))
@@ -114,36 +118,36 @@ class Window(nn.Module):
             for before, left, reach in zip(befores, self.left, self.reach, strict=True)
         )
         if isinstance(phase, int):
-            window = phase_window(x, phase, steps, widths, "circular")
+            window = phase_window(x, phase, stride, widths, "circular")
         else:
-            window = cut(x, phase, steps, widths)
-        return crop(self.apply_to(window, steps, tensors), sizes)
+            window = cut(x, phase, stride, widths)
+        return crop(self.apply_to(window, stride, tensors), sizes)
 
-    def _kept(
-        self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
+    def _with_own_padding(
+        self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
         """Run with the original padding; the end is filled so that every phase has a window."""
         for axis, left in enumerate(self.left, start=2):
             if left < 0:  # a slice that begins later
                 x = x.narrow(axis, -left, x.shape[axis] + left)
         extra = [self._beyond(size, axis) for axis, size in enumerate(x.shape[2:])]
-        border = self.border or ((0, 0),) * len(steps)
+        border = self.border or ((0, 0),) * len(stride)
         if self.fill == 0.0 and self.mode != "zeros":
             x = pad(x, border, self.mode)
-            border = ((0, 0),) * len(steps)
+            border = ((0, 0),) * len(stride)
         more = 0 if isinstance(phase, int) else 1
         widths = [
             (before, after + add + more * (step - 1))
-            for (before, after), add, step in zip(border, extra, steps, strict=True)
+            for (before, after), add, step in zip(border, extra, stride, strict=True)
         ]
         if not isinstance(phase, int) and image_by_image(x):
-            x = filled_windows(x, phase, steps, tuple(widths), self.fill)
-            return self.apply_to(x, steps, tensors)
+            x = filled_windows(x, phase, stride, tuple(widths), self.fill)
+            return self.apply_to(x, stride, tensors)
         flat = [width for pair in reversed(widths) for width in pair]
         x = F.pad(x, flat, value=self.fill) if any(flat) else x
         if not isinstance(phase, int):
-            x = phase_window(x, phase, steps, ((0, 0),) * len(steps), "zeros")
-        return self.apply_to(x, steps, tensors)
+            x = phase_window(x, phase, stride, ((0, 0),) * len(stride), "zeros")
+        return self.apply_to(x, stride, tensors)
 
     def _beyond(self, size: int, axis: int) -> int:
         """How far the last window of ``ceil_mode`` reaches beyond the padded map."""
@@ -173,24 +177,24 @@ def crop(x: Tensor, sizes: list[int]) -> Tensor:
 class Convolution(Window):
     """Convolution with the weight and bias of the original."""
 
-    def __init__(self, *args: Any, dilation: tuple[int, ...], groups: int, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *, dilation: tuple[int, ...], groups: int, **options: Any) -> None:
+        super().__init__(**options)
         self.dilation, self.groups = dilation, groups
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
         weight, bias = tensors
-        return convolve(window, weight, bias, steps, 0, self.groups, self.dilation)
+        return convolve(window, weight, bias, stride, 0, self.groups, self.dilation)
 
-    def _kept(
-        self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
+    def _with_own_padding(
+        self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
         border = self.border or ()
         even = all(before == after for before, after in border)
         if not isinstance(phase, int) or not even or self.mode != "zeros":
-            return super()._kept(x, phase, steps, tensors)
+            return super()._with_own_padding(x, phase, stride, tensors)
         weight, bias = tensors  # torch's own padding makes no copy
         widths = tuple(before for before, _ in border) or 0
-        return convolve(x, weight, bias, steps, widths, self.groups, self.dilation)
+        return convolve(x, weight, bias, stride, widths, self.groups, self.dilation)
 
 
 class MaxPool(Window):
@@ -199,14 +203,14 @@ class MaxPool(Window):
     linear = False
     fill = -math.inf
 
-    def __init__(self, *args: Any, kernel: tuple[int, ...], dilation: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *, kernel: tuple[int, ...], dilation: Any, **options: Any) -> None:
+        super().__init__(**options)
         self.kernel, self.dilation = kernel, dilation
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        if max(steps) == 1 and max(self.dilation) == 1:
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        if max(stride) == 1 and max(self.dilation) == 1:
             return max_filter(window, self.kernel)
-        return MAX_POOLS[len(steps)](window, self.kernel, steps, dilation=self.dilation)
+        return MAX_POOLS[len(stride)](window, self.kernel, stride, dilation=self.dilation)
 
 
 class MeanPool(Window):
@@ -214,26 +218,26 @@ class MeanPool(Window):
 
     def __init__(
         self,
-        *args: Any,
+        *,
         kernel: tuple[int, ...],
         divisor: int | None,
         counts_border: bool,
         **options: Any,
     ) -> None:
-        super().__init__(*args, **options)
+        super().__init__(**options)
         self.kernel, self.divisor, self.counts_border = kernel, divisor, counts_border
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        y = _MEAN[len(steps)](window, self.kernel, steps)
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        y = _MEAN[len(stride)](window, self.kernel, stride)
         return y if self.divisor is None else y * (math.prod(self.kernel) / self.divisor)
 
-    def _kept(
-        self, x: Tensor, phase: int | Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]
+    def _with_own_padding(
+        self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
-        y = super()._kept(x, phase, steps, tensors)
+        y = super()._with_own_padding(x, phase, stride, tensors)
         if (self.counts_border and not self.ceil) or self.divisor is not None:
             return y
-        inside = super()._kept(torch.ones_like(x), phase, steps, tensors)
+        inside = super()._with_own_padding(torch.ones_like(x), phase, stride, tensors)
         return y / inside
 
 
@@ -242,19 +246,19 @@ class PowerPool(Window):
 
     linear = False
 
-    def __init__(self, *args: Any, kernel: tuple[int, ...], p: float, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, *, kernel: tuple[int, ...], p: float, **options: Any) -> None:
+        super().__init__(**options)
         self.kernel, self.p = kernel, p
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        return _POWER[len(steps)](window, self.p, self.kernel, steps)
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        return _POWER[len(stride)](window, self.p, self.kernel, stride)
 
 
 class Every(Window):
     """Every ``stride``-th position: ``x[..., left::stride]``."""
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        kept: Slices = (..., *(slice(None, None, step) for step in steps))
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        kept: Slices = (..., *(slice(None, None, step) for step in stride))
         return window[kept]
 
 
@@ -263,9 +267,9 @@ class Unshuffle(Window):
 
     has_dense = False
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        whole = [size // step * step for size, step in zip(window.shape[2:], steps, strict=True)]
-        return F.pixel_unshuffle(crop(window, whole), steps[0])
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        whole = [size // step * step for size, step in zip(window.shape[2:], stride, strict=True)]
+        return F.pixel_unshuffle(crop(window, whole), stride[0])
 
 
 class Shrink(Window):
@@ -274,18 +278,22 @@ class Shrink(Window):
     has_dense = False
     margin = 3  # positions of the result that its kernels may reach
 
-    def __init__(self, stride: tuple[int, ...], *, options: dict[str, Any], keep: bool) -> None:
-        edge = tuple(0 if keep else self.margin * step for step in stride)
-        reach = tuple(0 if keep else 2 * e + s - 1 for e, s in zip(edge, stride, strict=True))
-        super().__init__(stride, edge, reach, keep=keep)
-        self.options = options
+    def __init__(
+        self, stride: tuple[int, ...], *, resizing: dict[str, Any], own_padding: bool
+    ) -> None:
+        edge = tuple(0 if own_padding else self.margin * step for step in stride)
+        reach = tuple(
+            0 if own_padding else 2 * e + s - 1 for e, s in zip(edge, stride, strict=True)
+        )
+        super().__init__(stride, edge, reach, own_padding=own_padding)
+        self.resizing = resizing
 
-    def apply_to(self, window: Tensor, steps: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
-        sizes = [size // step for size, step in zip(window.shape[2:], steps, strict=True)]
-        whole = [size * step for size, step in zip(sizes, steps, strict=True)]
-        y = F.interpolate(crop(window, whole), size=sizes, **self.options)
-        if self.keep:
+    def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
+        sizes = [size // step for size, step in zip(window.shape[2:], stride, strict=True)]
+        whole = [size * step for size, step in zip(sizes, stride, strict=True)]
+        y = F.interpolate(crop(window, whole), size=sizes, **self.resizing)
+        if self.own_padding:
             return y
-        edge = [0 if step == 1 else self.margin for step in steps]
+        edge = [0 if step == 1 else self.margin for step in stride]
         inner: Slices = (..., *(slice(e, n - e) for e, n in zip(edge, sizes, strict=True)))
         return y[inner]

@@ -12,6 +12,17 @@ from trueshift.layers.activations import STEADY
 _ACTIVATIONS = {kind.__name__.lower() for kind in STEADY}
 
 
+def place_of(node: fx.Node) -> str:
+    """Say where a node is: the module that runs it."""
+    return str(node.target) if node.op == "call_module" else node.meta.get("place") or "forward"
+
+
+def label_of(node: fx.Node) -> str:
+    """Name a node after its module, or after the place and the operation, without dots."""
+    place = place_of(node).replace(".", "_")
+    return place if node.op == "call_module" else f"{place}_{node.name}"
+
+
 def is_activation(node: fx.Node) -> bool:
     """Whether a node calls an activation on a map, and nothing else that is computed."""
     called = node.op in ("call_function", "call_method")

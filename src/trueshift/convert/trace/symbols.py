@@ -35,15 +35,15 @@ class TracedProxy(fx.Proxy):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not hasattr(Tensor, name):
             raise AttributeError(name)
-        found = getattr(self.value, name)
+        own = getattr(self.value, name)
         if isinstance(self.value, torch.device | torch.dtype):
-            return found
-        if callable(found):
+            return own
+        if callable(own):
             return lambda *args, **kwargs: self.tracer.create_proxy(
                 "call_method", name, (self, *args), kwargs
             )
         if name in ("ndim", "requires_grad", "is_cuda", "is_sparse", "is_quantized", "layout"):
-            return found
+            return own
         return self.tracer.create_proxy("call_function", getattr, (self, name), {})
 
     def __setitem__(self, key: Any, item: Any) -> None:

@@ -38,6 +38,7 @@ class Tracer(fx.Tracer):
         super().__init__()
         self.proxy_buffer_attributes = True
         self.arguments, self.kept = arguments, kept
+        self.constants: dict[str, Tensor] = {}
         self.fixed_sizes = False
         self.place = ""
         self._evaluating = False
@@ -70,7 +71,13 @@ class Tracer(fx.Tracer):
             return tuple(a)
         if isinstance(a, torch.dtype | torch.device | torch.memory_format | torch.layout):
             return a
+        if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and not self._owns(a):
+            name = f"_tensor_constant{len(self.constants)}"  # kept here, not in the model
+            self.constants[name], self.tensor_attrs[a] = a, name
         return super().create_arg(a)
+
+    def _owns(self, a: Tensor) -> bool:
+        return a in self.tensor_attrs or any(a is buffer for buffer in self.root.buffers())
 
     def create_proxy(
         self,
@@ -110,7 +117,7 @@ class Tracer(fx.Tracer):
         if kind == "placeholder":
             return self.arguments[target]
         if kind == "get_attr":
-            return operator.attrgetter(target)(self.root)
+            return attribute_of(self.root, self.constants, target)
         if kind == "call_module":
             return self.root.get_submodule(target).forward(*args, **kwargs)
         if kind == "call_method":
@@ -130,9 +137,10 @@ class Traced:
     """A network as a graph.
 
     Args:
-        root: The module (in eval mode) whose parts the graph names.
+        root: The module whose parts the graph names.
         graph: The operations.
         arguments: The example, by argument of ``forward``.
+        constants: Tensors that the code made of numbers, by name.
         fixed_sizes: Whether the model turned a size into a Python number, so that the graph holds
             for the example's size only.
     """
@@ -140,11 +148,30 @@ class Traced:
     root: nn.Module
     graph: fx.Graph
     arguments: dict[str, Any]
+    constants: dict[str, Tensor]
     fixed_sizes: bool
+
+    def attribute(self, name: str) -> Any:
+        """Return a parameter, buffer or constant."""
+        return attribute_of(self.root, self.constants, name)
+
+    def module(self, node: fx.Node) -> nn.Module | None:
+        """Return the module that a node calls, if it does."""
+        return self.root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
+    @property
+    def output(self) -> fx.Node:
+        """The node that returns the network's result."""
+        return next(node for node in self.graph.nodes if node.op == "output")
+
+
+def attribute_of(root: nn.Module, constants: dict[str, Tensor], name: str) -> Any:
+    """Return a constant, or an attribute of a part of ``root``."""
+    return constants[name] if name in constants else operator.attrgetter(name)(root)
 
 
 def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced:
-    """Trace ``model`` (in eval mode, not changed otherwise) on an example.
+    """Trace a model that is in eval mode on an example.
 
     Args:
         model: The network.
@@ -164,7 +191,33 @@ def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced
             advice = "Use torch.where, or convert its parts."
         refusal = Refusal(*_where(error, tracer), reason, advice)
         raise ConversionError(type(model).__name__, [refusal]) from error
-    return Traced(model, graph, bind(model, example), tracer.fixed_sizes)
+    return Traced(model, graph, bind(model, example), tracer.constants, tracer.fixed_sizes)
+
+
+@contextlib.contextmanager
+def in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Put a model in eval mode; afterwards undo that and whatever its code changed in itself."""
+    modules = list(model.modules())
+    live = [vars(m) for m in modules]
+    live += [part for m in modules for part in (m._parameters, m._buffers, m._modules)]
+    before = [state.copy() for state in live]
+    values = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for state, saved in zip(live, before, strict=True):
+            state.clear()
+            state.update(saved)
+        for buffer, value in values:
+            if not torch.equal(buffer, value):
+                buffer.copy_(value)
+
+
+def run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
+    """List the tensors that a network returns for copies of its inputs; it may change them."""
+    copies = {name: _copy(x) for name, x in inputs.items()}
+    return [leaf for leaf in leaves(model(**copies)) if isinstance(leaf, Tensor)]
 
 
 def bind(model: nn.Module, example: Any) -> dict[str, Any]:

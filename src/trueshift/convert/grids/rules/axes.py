@@ -7,13 +7,14 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast, join, same
 from trueshift.convert.grids.rules.pointwise import pointwise
-from trueshift.convert.parts.ups import Reduce
 from trueshift.convert.grids.values import BATCH, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.parts.part import part
+from trueshift.convert.parts.ups import Reduce
+from trueshift.convert.trace.calls import Call
 
 REDUCTIONS = """
     mean sum amax amin max min var std logsumexp norm vector_norm argmax argmin any all prod
@@ -142,7 +143,8 @@ def reduce(a: Analysis, call: Call) -> Any:
     plain_call = not set(call.params) - {"input", "dim", "keepdim", "p", "ord"}
     if spatial and order_free and plain_call and value.data.is_floating_point():
         kind = "norm" if "norm" in call.name else call.name
-        a.actions[call.node] = Action("replace", Reduce(kind, tuple(dims), keepdim))
+        new = part(Reduce, kind=kind, dims=tuple(dims), keepdim=keepdim)
+        a.actions[call.node] = Action("replace", new)
     if isinstance(result, tuple):  # values and indices of max and min
         where = UNPLACED if spatial else Value(result[1], tuple(kinds))
         return Value(result[0], tuple(kinds)), where

@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.analysis import Action, Analysis
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Value
+from trueshift.convert.trace.calls import Call
 
 _FLATTEN = (
     "positions become features (flatten before a linear layer), so every position has weights of"
@@ -70,7 +70,7 @@ def check_channels(value: Value) -> None:
 def new_data(a: Analysis, call: Call, shape: tuple[int, ...]) -> Tensor:
     """Return a tensor of the result's shape; the original's own where its padding is kept."""
     value: Value = call.params["input"]
-    result: Tensor = a.execute(call) if a.keep else value.data.new_zeros(shape)
+    result: Tensor = a.execute(call) if a.own_padding else value.data.new_zeros(shape)
     return result
 
 
@@ -81,7 +81,7 @@ def enter_origin(a: Analysis, call: Call, value: Value) -> None:
     if any(isinstance(kind, Frame) for kind in value.kinds):
         return
     a.fixed_sizes = True
-    note = "counted from the seam" if a.seam else "origin chosen by contents"
+    note = "counted from the seam" if a.lattice.at_seam else "origin chosen by contents"
     add_origin(a, call, layout(value), note)
 
 

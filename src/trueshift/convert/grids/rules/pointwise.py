@@ -7,12 +7,13 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast
-from trueshift.convert.parts.ups import FunctionalDropout
 from trueshift.convert.grids.values import BATCH, CONSTANT, Value, values_in
+from trueshift.convert.parts.part import part
+from trueshift.convert.parts.ups import FunctionalDropout
+from trueshift.convert.trace.calls import Call
 
 POINTWISE = """
     abs add addcdiv addcmul and atan atan2 batch_norm bernoulli bfloat16 bitwise_and bitwise_not
@@ -79,8 +80,8 @@ def dropout(a: Analysis, call: Call) -> Any:
     value: Value = call.params["input"]
     p = call.get("p", 0.5)
     if p > 0:
-        module = FunctionalDropout(call.node.target, p)
-        a.actions[call.node] = Action("replace", module)
+        new = part(FunctionalDropout, function=call.node.target, p=p)
+        a.actions[call.node] = Action("replace", new)
     a.unary.add(call.node)
     return value
 

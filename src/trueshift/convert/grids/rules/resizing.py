@@ -7,15 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.maps import layout, new_data, on_map, original, per_axis
 from trueshift.convert.grids.rules.strides import window
-from trueshift.convert.parts.ups import Grow, Transposed
 from trueshift.convert.grids.values import CONSTANT, Frame, Value
+from trueshift.convert.parts.part import Part, part
+from trueshift.convert.parts.ups import Grow, Transposed
 from trueshift.convert.parts.windows import Shrink
+from trueshift.convert.trace.calls import Call
 
 
 def interpolate(a: Analysis, call: Call) -> Any:
@@ -50,13 +51,13 @@ def interpolate(a: Analysis, call: Call) -> Any:
             if (options["align_corners"] and max(factors) > 1)
             else ""
         )
-        module = None if a.keep else Grow(factors, options)
-        return _up(a, call, value, spaces, factors, module, (), value.data.shape[1], note)
+        grow = None if a.own_padding else part(Grow, factors=factors, resizing=options)
+        return _up(a, call, value, spaces, factors, grow, (), value.data.shape[1], note)
     if all(n % w == 0 for w, n in zip(wanted, sizes, strict=True)):
         stride = tuple(n // w for w, n in zip(wanted, sizes, strict=True))
         if options["align_corners"]:
             raise Refused("it shrinks with align_corners=True.", "Use align_corners=False.")
-        shrink = Shrink(stride, options=options, keep=a.keep)
+        shrink = part(Shrink, stride=stride, resizing=options, own_padding=a.own_padding)
         return window(a, call, value, shrink, value.data.shape[1])
     raise Refused(
         f"it resizes {tuple(sizes)} to {tuple(wanted)}, not by a whole factor.",
@@ -81,8 +82,8 @@ def _up(
     value: Value,
     spaces: Sequence[Space],
     factors: tuple[int, ...],
-    module: Any,
-    inputs: tuple[Any, ...],
+    new: Part | None,
+    tensors: tuple[Any, ...],
     channels: int,
     note: str = "",
 ) -> Value:
@@ -90,7 +91,7 @@ def _up(
     pairs = [a.lattice.up(s, f) for s, f in zip(spaces, factors, strict=True)]
     shift = tuple(tuple(digits) for _, digits in pairs)
     a.actions[call.node] = Action(
-        "up", module, inputs, spaces=tuple(spaces), shift=shift, factors=factors, note=note
+        "up", new, tensors, spaces=tuple(spaces), shift=shift, factors=factors, note=note
     )
     sizes = [n * f for n, f in zip(value.data.shape[2:], factors, strict=True)]
     data = new_data(a, call, (value.data.shape[0], channels, *sizes))
@@ -130,9 +131,10 @@ def transposed(a: Analysis, call: Call) -> Any:
     kernel = weight.data.shape[2:]
     reach = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
     padding = per_axis(call.get("padding", 0), dim)
-    module = None if a.keep else Transposed(stride, padding, dilation, reach, groups)
-    inputs = (call.raw["weight"], call.raw.get("bias"))
-    return _up(a, call, value, spaces, stride, module, inputs, weight.data.shape[1] * groups)
+    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "reach": reach}
+    new = None if a.own_padding else part(Transposed, groups=groups, **geometry)
+    tensors = (call.raw["weight"], call.raw.get("bias"))
+    return _up(a, call, value, spaces, stride, new, tensors, weight.data.shape[1] * groups)
 
 
 def shuffle(a: Analysis, call: Call) -> Any:

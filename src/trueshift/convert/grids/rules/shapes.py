@@ -7,13 +7,22 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.analysis import Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.meeting import join
 from trueshift.convert.grids.rules.maps import enter_origin
-from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.grids.values import (
+    BATCH,
+    CONSTANT,
+    OTHER,
+    Kind,
+    Plain,
+    Tokens,
+    Value,
+    values_in,
+)
+from trueshift.convert.trace.calls import Call
 
 
 def reshape(a: Analysis, call: Call) -> Any:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
-from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.maps import layout
 from trueshift.convert.grids.rules.strides import window
 from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, values_in
+from trueshift.convert.parts.part import part
+from trueshift.convert.parts.ups import Roll
 from trueshift.convert.parts.windows import Every
+from trueshift.convert.trace.calls import Call
 
 
 def padding(a: Analysis, call: Call) -> Any:
@@ -25,7 +25,7 @@ def padding(a: Analysis, call: Call) -> Any:
     pairs = {value.data.ndim - 1 - i: tuple(flat[2 * i : 2 * i + 2]) for i in range(len(flat) // 2)}
     padded = [axis for axis, pair in pairs.items() if any(pair)]
     spatial = [axis for axis in padded if isinstance(value.kinds[axis], Space)]
-    if not spatial or a.keep:
+    if not spatial or a.own_padding:
         return Value(a.execute(call), value.kinds)
     if len(spatial) != len(padded):
         raise Refused("it pads space and channels at once.", "Pad them one after the other.")
@@ -35,7 +35,8 @@ def padding(a: Analysis, call: Call) -> Any:
 
 def _shifted(a: Analysis, call: Call, shifts: tuple[int, ...], axes: tuple[int, ...]) -> None:
     if any(shifts):
-        a.actions[call.node] = Action("call", torch.roll, (shifts, axes), note="becomes a shift")
+        roll = part(Roll, shifts=shifts, dims=axes)
+        a.actions[call.node] = Action("replace", roll, note="becomes a shift")
     else:
         a.actions[call.node] = Action("skip", note="not needed on a circle")
 
@@ -86,24 +87,25 @@ def _cut_space(
     others = [item for axis, item in enumerate(items) if axis not in cuts]
     if any(item != slice(None) for item in others) or len(items) != value.data.ndim:
         raise Refused("it slices space and other axes at once.", "Slice one after the other.")
-    found = {axis: item.indices(value.data.shape[axis]) for axis, item in cuts.items()}
-    if any(step > 1 for _, _, step in found.values()):
+    ranges = {axis: item.indices(value.data.shape[axis]) for axis, item in cuts.items()}
+    if any(step > 1 for _, _, step in ranges.values()):
         layout(value)
-        numbers = [found.get(axis, (0, 0, 1)) for axis in range(2, value.data.ndim)]
+        numbers = [ranges.get(axis, (0, 0, 1)) for axis in range(2, value.data.ndim)]
         stride = tuple(step for _, _, step in numbers)
         left = tuple(-start for start, _, _ in numbers)
-        whole = all(found[axis][1] > value.data.shape[axis] - found[axis][2] for axis in found)
+        whole = all(ranges[axis][1] > value.data.shape[axis] - ranges[axis][2] for axis in ranges)
         if not whole:
             raise Refused("it takes a part of space only.", "Take every n-th of the whole map.")
-        module = Every(stride, left, (0,) * len(stride), keep=a.keep)
-        return window(a, call, value, module, value.data.shape[1])
-    sizes = [value.data.shape[axis] for axis in found]
+        reach = (0,) * len(stride)
+        new = part(Every, stride=stride, left=left, reach=reach, own_padding=a.own_padding)
+        return window(a, call, value, new, value.data.shape[1])
+    sizes = [value.data.shape[axis] for axis in ranges]
     if any(
-        2 * (stop - start) <= n for (start, stop, _), n in zip(found.values(), sizes, strict=True)
+        2 * (stop - start) <= n for (start, stop, _), n in zip(ranges.values(), sizes, strict=True)
     ):
         raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
-    if not a.keep:
-        _shifted(a, call, tuple(-start for start, _, _ in found.values()), tuple(found))
+    if not a.own_padding:
+        _shifted(a, call, tuple(-start for start, _, _ in ranges.values()), tuple(ranges))
         return value
     return Value(a.execute(call), value.kinds)
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from trueshift._eager import hooked
-from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.trace.calls import Call
 from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.maps import (
     add_origin,
@@ -23,9 +20,12 @@ from trueshift.convert.grids.rules.maps import (
     original,
     per_axis,
 )
-from trueshift.convert.parts.ups import Reduce
 from trueshift.convert.grids.values import OTHER, Frame, Kind, Value
-from trueshift.convert.parts.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle, Window
+from trueshift.convert.parts.part import Part, part
+from trueshift.convert.parts.ups import Reduce
+from trueshift.convert.parts.windows import Convolution, MaxPool, MeanPool, PowerPool, Unshuffle
+from trueshift.convert.trace.calls import Call
+from trueshift.convert.trace.nodes import label_of
 
 _MODES = {"zero": "zeros", "constant": "zeros", "reflection": "reflect", "replication": "replicate"}
 _HOOKS = "hooks change its weights before it runs (an old weight_norm or spectral_norm?)."
@@ -52,18 +52,19 @@ def convolution(a: Analysis, call: Call) -> Any:
         result: Tensor = a.execute(call)
         return Value(result, (value.kinds[0], *[OTHER] * (dim + 1)))
     mode = call.get("padding_mode", "zeros")
-    module = Convolution(
-        stride,
-        left,
-        reach,
+    new = part(
+        Convolution,
+        stride=stride,
+        left=left,
+        reach=reach,
         dilation=dilation,
         groups=int(call.get("groups", 1)),
-        keep=a.keep,
+        own_padding=a.own_padding,
         border=tuple(zip(left, right, strict=True)),
         mode=_MODES.get(mode, mode),
     )
-    inputs = (call.raw["weight"], call.raw.get("bias"))
-    return window(a, call, value, module, weight.data.shape[0], inputs)
+    tensors = (call.raw["weight"], call.raw.get("bias"))
+    return window(a, call, value, new, weight.data.shape[0], tensors)
 
 
 def _borders(padding: Any, reach: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -95,25 +96,24 @@ def window(
     a: Analysis,
     call: Call,
     value: Value,
-    module: Window,
+    new: Part,
     channels: int,
-    inputs: tuple[Any, ...] = (),
+    tensors: tuple[Any, ...] = (),
 ) -> Value:
     """Replace a node by a window operation, with a new phase if it samples."""
-    node, steps = call.node, module.stride
-    if node.op == "call_module":
-        owner = a.traced.root.get_submodule(str(node.target))
-        if hooked(owner):
-            raise Refused(_HOOKS, "Use torch.nn.utils.parametrizations, or remove the hooks.")
+    node, stride = call.node, new.options["stride"]
+    owner = a.traced.module(node)
+    if owner is not None and (owner._forward_hooks or owner._forward_pre_hooks):
+        raise Refused(_HOOKS, "Use torch.nn.utils.parametrizations, or remove the hooks.")
     kinds: Sequence[Kind] = value.kinds[2:]
-    if max(steps) == 1 or not any(isinstance(kind, Space) for kind in kinds):
-        a.actions[node] = Action("window", module, inputs)  # what is the same everywhere stays so
+    if max(stride) == 1 or not any(isinstance(kind, Space) for kind in kinds):
+        a.actions[node] = Action("window", new, tensors)  # what is the same everywhere stays so
     else:
         spaces = list(layout(value))
-        a.check_divisible(spaces, steps)
-        phase, kinds = a.lattice.down(a.site(node), spaces, steps)
-        a.actions[node] = Action("window", module, inputs, phase, tuple(spaces))
-    sizes = [-(-n // s) for n, s in zip(value.data.shape[2:], steps, strict=True)]
+        a.check_divisible(spaces, stride)
+        phase, kinds = a.lattice.down(label_of(node), spaces, stride)
+        a.actions[node] = Action("window", new, tensors, phase, tuple(spaces))
+    sizes = [-(-n // s) for n, s in zip(value.data.shape[2:], stride, strict=True)]
     data = new_data(a, call, (value.data.shape[0], channels, *sizes))
     return Value(data, (value.kinds[0], OTHER, *kinds))
 
@@ -136,37 +136,31 @@ def pooling(a: Analysis, call: Call) -> Any:
         a.fixed_sizes = a.fixed_sizes or isinstance(call.raw.get("kernel_size"), int)
         return _global(a, call, value, axes)
     common: dict[str, Any] = {
-        "keep": a.keep,
+        "stride": stride,
+        "left": padding,
+        "reach": reach,
+        "kernel": kernel,
+        "own_padding": a.own_padding,
         "border": tuple((p, p) for p in padding),
         "ceil": bool(call.get("ceil_mode", False)),
     }
-    module: Window
     if call.name == "max_pool":
-        module = MaxPool(stride, padding, reach, kernel=kernel, dilation=dilation, **common)
+        new = part(MaxPool, dilation=dilation, **common)
     elif call.name == "lp_pool":
-        p = float(call.params["norm_type"])
-        module = PowerPool(stride, padding, reach, kernel=kernel, p=p, **common)
+        new = part(PowerPool, p=float(call.params["norm_type"]), **common)
     else:
-        module = MeanPool(
-            stride,
-            padding,
-            reach,
-            kernel=kernel,
-            divisor=call.get("divisor_override"),
-            counts_border=bool(call.get("count_include_pad", True)),
-            **common,
-        )
-    return window(a, call, value, module, value.data.shape[1])
+        counts_border = bool(call.get("count_include_pad", True))
+        divisor = call.get("divisor_override")
+        new = part(MeanPool, divisor=divisor, counts_border=counts_border, **common)
+    return window(a, call, value, new, value.data.shape[1])
 
 
 def _global(a: Analysis, call: Call, value: Value, axes: tuple[int, ...]) -> Value:
     """Pool a whole map."""
     kinds = tuple(OTHER if axis in axes else kind for axis, kind in enumerate(value.kinds))
-    if "max" in call.name:
-        a.actions[call.node] = Action("call", torch.amax, (axes, True))
-        return Value(value.data.amax(axes, keepdim=True), kinds)
-    a.actions[call.node] = Action("replace", Reduce("mean", axes, True))
-    return Value(value.data.mean(axes, keepdim=True), kinds)
+    kind = "max" if "max" in call.name else "mean"
+    a.actions[call.node] = Action("replace", part(Reduce, kind=kind, dims=axes, keepdim=True))
+    return Value(value.data.amax(axes, keepdim=True), kinds)
 
 
 def adaptive_pooling(a: Analysis, call: Call) -> Any:
@@ -196,9 +190,14 @@ def unshuffle(a: Analysis, call: Call) -> Any:
     """Blocks of pixels to channels."""
     value: Value = call.params["input"]
     factor = int(call.params["factor"])
-    steps = (factor, factor)
-    module = Unshuffle(steps, (0, 0), (factor - 1, factor - 1), keep=a.keep)
-    return window(a, call, value, module, value.data.shape[1] * factor**2)
+    new = part(
+        Unshuffle,
+        stride=(factor, factor),
+        left=(0, 0),
+        reach=(factor - 1, factor - 1),
+        own_padding=a.own_padding,
+    )
+    return window(a, call, value, new, value.data.shape[1] * factor**2)
 
 
 RULES: dict[str, Rule] = {
