@@ -156,7 +156,7 @@ def test_a_soft_phase_near_one_hot_is_the_hard_one(name):
     new = convert(trained(make()), spec, example, verify=False)
     new.double()
     for module in new.modules():
-        if hasattr(module, "conv2") and hasattr(module, "tau"):  # tell phases well apart
+        if hasattr(module, "conv2") and hasattr(module, "tau"):  # distinguish phases well
             module.conv2.weight.data.mul_(50)
     example = [x.double() for x in example]
     set_tau(new, 1e-9)
@@ -178,42 +178,42 @@ def test_dropout_in_the_code_is_active_while_training():
 def test_plan_is_readable_and_changes_nothing():
     model = trained(Residual())
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    found = plan(model, X, "aps")
+    planned = plan(model, X, "aps")
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    roles = {site.name: (site.role, site.stride, site.detail) for site in found.sites}
+    roles = {site.name: (site.role, site.stride, site.detail) for site in planned.sites}
     assert roles["stem"] == ("leads", (2, 2), "")
     assert roles["block1.conv1"] == ("leads", (2, 2), "")
     assert roles["block1.short"] == ("follows", (2, 2), "block1_conv1")
     assert roles["block1.conv2"][0] == "padding"
-    assert found.converts
-    assert found.required_multiple == 16
-    assert found.flops_after > found.flops > 0
-    shown = str(found)
+    assert planned.converts
+    assert planned.required_multiple == 16
+    assert planned.flops_after > planned.flops > 0
+    shown = str(planned)
     assert "block1.short" in shown
     assert "follows" in shown
     assert "FLOPs on the example" in shown
-    stem = next(site for site in found.sites if site.name == "stem")
+    stem = next(site for site in planned.sites if site.name == "stem")
     assert stem.flops_after == 4 * stem.flops
 
 
 def test_selecting_on_the_input_costs_no_dense_operation():
     model = trained(Residual())
-    found = plan(model, X, "aps", select="input")
-    assert found.flops_after == found.flops
-    assert plan(model, X, Sampling("aps", select="input")) == found
+    planned = plan(model, X, "aps", select="input")
+    assert planned.flops_after == planned.flops
+    assert plan(model, X, Sampling("aps", select="input")) == planned
 
 
 def test_plan_of_a_segmenter_names_what_is_undone():
-    found = plan(trained(FunctionalUnet("bilinear", True)), X)
-    ups = [site for site in found.sites if site.role == "up"]
+    planned = plan(trained(FunctionalUnet("bilinear", True)), X)
+    ups = [site for site in planned.sites if site.role == "up"]
     assert len(ups) == 2
     assert all("undoes" in site.detail and "align_corners" in site.detail for site in ups)
 
 
 def test_plan_collects_refusals():
-    found = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
-    assert not found.converts
-    assert "refused: 1 (Flatten)" in str(found)
+    planned = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
+    assert not planned.converts
+    assert "refused: 1 (Flatten)" in str(planned)
 
 
 def test_a_soft_phase_spreads_an_up_sampled_map():

@@ -1,4 +1,4 @@
-"""Where learned selectors look: at the narrowest map of those that pointwise operations link."""
+"""What learned selectors read: the narrowest of the maps that pointwise operations link."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LPS = Sampling("lps", select="input")
 
 
 class Expanded(nn.Module):
-    """An inverted bottleneck: a wide map is made of a narrow one, and then sampled."""
+    """An inverted bottleneck: a narrow map becomes a wide one, which is sampled."""
 
     def __init__(self, kernel=1, stride=1):
         super().__init__()
@@ -45,11 +45,11 @@ class Coloured(nn.Module):
 
 def seen(model, spec, x=X):
     new = convert(model, spec, x)
-    found = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
+    selectors = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
     y = new(x)
     for shift in ((1, 0), (0, 3), (5, 2)):
         assert new(circular_shift(x, *shift)).equal(y)
-    return [selector.channels for selector in found]
+    return [selector.channels for selector in selectors]
 
 
 def test_before_an_expansion():

@@ -102,9 +102,9 @@ def test_all_places_are_reported_at_once():
 )
 def test_known_networks_that_have_positions(name, reasons):
     size = 224 if "timm" in name else 64
-    found = plan(zoo.build(name), torch.randn(1, 3, size, size))
-    assert not found.converts
-    assert any(reason in str(r) for r in found.refusals for reason in reasons), str(found)
+    planned = plan(zoo.build(name), torch.randn(1, 3, size, size))
+    assert not planned.converts
+    assert any(reason in str(r) for r in planned.refusals for reason in reasons), str(planned)
 
 
 def test_flatten_by_an_origin():

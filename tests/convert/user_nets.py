@@ -54,7 +54,7 @@ class FunctionalUnet(nn.Module):
 
 
 class JumpUnet(nn.Module):
-    """A stride-4 stem beside two strides of 2, transposed convolutions, a jump of 4."""
+    """A stride-4 stem next to two strides of 2, transposed convolutions, a jump of 4."""
 
     def __init__(self):
         super().__init__()

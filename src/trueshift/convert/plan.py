@@ -24,8 +24,7 @@ class Selection:
         spec: Gives the selector.
         reads: Node whose map the selector reads.
         channels: Channels of that map.
-        samples: Whether that map is the one that is sampled (and filtered before); otherwise only
-            the phase is wanted.
+        samples: Whether that map itself is filtered and sampled; if not, only the phase is used.
         images: Inputs that break ties; none if nothing is compared.
         offset: Offset of the map on each axis of the input.
         strides: Its stride on each axis of the input.

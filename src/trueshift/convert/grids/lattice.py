@@ -1,4 +1,4 @@
-"""On which grid a tensor lives: per axis a stride and an offset made of phases.
+"""On which grid a tensor lives: per axis a stride and an offset that phases determine.
 
 A feature map at stride ``S`` holds the positions ``o + S n`` of the input. The offset is a number
 in mixed radix: the first down-sampling chooses its lowest digit, the next one the digit above, and

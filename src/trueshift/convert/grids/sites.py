@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from torch import Tensor, fx, nn
-from torch.nn import functional as F
+from torch import Tensor, fx
 
 from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Phase, Space
-from trueshift.convert.grids.recipes import followed, offset_of, recipe_of
+from trueshift.convert.grids.recipes import followed, recipe_of
+from trueshift.convert.grids.selections import Selections
 from trueshift.convert.grids.values import BATCH, Value, values_in
 from trueshift.convert.parts.part import Part, part
 from trueshift.convert.parts.seam import FromSeam
-from trueshift.convert.parts.windows import Convolution
 from trueshift.convert.plan import Axis, Plan, Result, Selection, Site
 from trueshift.convert.trace.nodes import label_of
 from trueshift.layers.antialias import build_antialias
 from trueshift.layers.spec import Sampling
-
-_SHAPE_METHODS = ("contiguous", "permute", "reshape", "transpose", "view", "movedim")
 
 
 def plan_of(analysis: Analysis, spec: Sampling, padding: str) -> Plan:
@@ -30,8 +27,9 @@ def plan_of(analysis: Analysis, spec: Sampling, padding: str) -> Plan:
     traced, lattice = analysis.traced, analysis.lattice
     maps = {name: traced.arguments[name] for name in analysis.inputs}
     seams = [
-        Site(name, "input", "seam", name, detail="begins at its seam")
-        for name in (maps if padding == "seam" else ())
+        Site(str(node.target), "input", "seam", node.name, detail="begins at its seam")
+        for node in traced.graph.nodes
+        if padding == "seam" and node.op == "placeholder" and node.target in maps
     ]
     groups = {name: lattice.root(index) for name, index in analysis.inputs.items()}
     nodes = {node.name: node for node in traced.output.all_input_nodes}
@@ -84,7 +82,6 @@ class Planner:
     analysis: Analysis
     spec: Sampling
     padding: str
-    ends: set[fx.Node] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         shows_phase_0 = self.padding == "keep"
@@ -93,6 +90,7 @@ class Planner:
         self.border = "circular"
         if self.padding != "circular":
             self.border, self.spec = "replicate", self.spec.replace(padding_mode="zeros")
+        self.selections = Selections(self.analysis)
         leaders = [phase.index for phase in self.analysis.lattice.phases if phase.leads]
         self.specs = dict(zip(leaders, self.spec.per_layer(len(leaders)), strict=True))
 
@@ -130,9 +128,9 @@ class Planner:
         if phase is None:
             sampled = stride if max(stride) > 1 else ()
             return Site(role="padding", stride=sampled, flops=flops, flops_after=flops, **about)
-        selection = self._selection(node, action, phase) if self._chooses(phase, action) else None
+        selection = self._selection(node, action, phase) if phase.leads else None
         if selection is not None:
-            after += self._selector_flops(selection)
+            after += self.selections.flops(selection)
             if selection.samples:
                 after += flops * (math.prod(stride) - 1)
                 about["part"] = part(new.make, **new.options, dense=True)
@@ -167,47 +165,13 @@ class Planner:
             return None  # positions are counted from the corner
         reads = node.all_input_nodes[0]
         spec = self.spec.replace(method="aps", dim=len(action.spaces))
-        return self._select(spec, reads, action.spaces, samples=True)
+        return self.selections.select(spec, reads, action.spaces, samples=True)
 
-    # Choices
-
-    def _chooses(self, phase: Phase, action: Action) -> bool:
-        return phase.leads and (self.selects or (self.samples and self._runs_dense(action)))
-
-    def _runs_dense(self, action: Action) -> bool:
-        return self.spec.select == "output" and bool(_part_of(action).make.has_dense)
-
-    def _selection(self, node: fx.Node, action: Action, phase: Phase) -> Selection:
+    def _selection(self, node: fx.Node, action: Action, phase: Phase) -> Selection | None:
         spec = self.specs[phase.index].replace(dim=len(action.spaces))
-        if self._runs_dense(action):
-            end = self._chain_end(node)
-            self.ends.add(end)
-            return self._select(spec, end, action.spaces, samples=True)
-        reads = node.all_input_nodes[0]
-        if spec.method == "lps":
-            reads = self._narrowest(reads)
-        elif self._is_normalised(reads):
-            # After a layer norm all positions have one 2-norm, which tells nothing.
-            spec = spec.replace(norm=1)
-        return self._select(spec, reads, action.spaces, samples=False)
-
-    def _select(
-        self, spec: Sampling, reads: fx.Node, spaces: Sequence[Space], *, samples: bool
-    ) -> Selection:
-        lattice, inputs = self._lattice, self.analysis.inputs
-        root = lattice.root(spaces[0].root)
-        images = [name for name, index in inputs.items() if lattice.root(index) == root]
-        offset, strides = offset_of(lattice, spaces)
-        return Selection(
-            spec,
-            reads.name,
-            self._channels(reads),
-            samples,
-            tuple(images) if spec.method != "stride" else (),
-            offset,
-            strides,
-            tuple(space.axis for space in spaces),
-        )
+        if self.samples and spec.select == "output" and _part_of(action).make.has_dense:
+            return self.selections.from_output(spec, node, action.spaces)
+        return self.selections.from_input(spec, node, action.spaces) if self.selects else None
 
     def _antialias(self, node: fx.Node, action: Action, selection: Selection | None) -> Part | None:
         if self.spec.antialias is None:
@@ -223,46 +187,6 @@ class Planner:
             dim=len(action.spaces),
             groups=math.gcd(channels, self.spec.groups),
         )
-
-    def _chain_end(self, node: fx.Node) -> fx.Node:
-        """Follow the pointwise operations after a node, up to where a phase is chosen."""
-        while len(node.users) == 1:
-            (user,) = node.users
-            if user not in self.analysis.unary or user in self.ends:
-                break
-            node = user
-        return node
-
-    def _narrowest(self, node: fx.Node) -> fx.Node:
-        """Return the map of fewest channels that determines a map position by position, or itself.
-
-        All of them live on one grid, so a phase may be chosen from any; a learned selector costs
-        what its map is wide.
-        """
-        env, best = self.analysis.env, node
-        while node in self.analysis.unary or self._is_pointwise_convolution(node):
-            maps = [n for n in node.all_input_nodes if any(v.has_space for v in values_in(env[n]))]
-            if len(maps) > 1 or env[maps[0]].kinds[2:] != env[node].kinds[2:]:
-                break
-            node, data = maps[0], env[maps[0]].data
-            if data.is_floating_point() and data.shape[1] < env[best].data.shape[1]:
-                best = node
-        return best
-
-    def _is_pointwise_convolution(self, node: fx.Node) -> bool:
-        action = self.analysis.actions.get(node)
-        if action is None or action.phase or not action.part or action.part.make is not Convolution:
-            return False
-        return not any((*action.part.options["left"], *action.part.options["reach"]))
-
-    def _is_normalised(self, node: fx.Node) -> bool:
-        """Whether a node is the result of a layer norm, up to its shape."""
-        while node.op == "call_method" and str(node.target) in _SHAPE_METHODS:
-            node = node.all_input_nodes[0]
-        module = self.analysis.traced.module(node)
-        return isinstance(module, nn.LayerNorm) or node.target is F.layer_norm
-
-    # Facts
 
     @property
     def _lattice(self) -> Any:
@@ -281,17 +205,6 @@ class Planner:
         weight = self.analysis.attribute(raw) if isinstance(raw, str) else self.analysis.env[raw]
         result: Tensor = self.analysis.env[node].data
         return 2 * result.numel() * math.prod(weight.data.shape[1:])
-
-    def _selector_flops(self, selection: Selection) -> int:
-        """Count the first convolution of a learned selector; the second one collapses."""
-        spec = selection.spec
-        if spec.method != "lps":
-            return 0
-        sizes = self._lattice.sizes[self.analysis.inputs[selection.images[0]]]
-        positions = math.prod(sizes[axis] // selection.strides[axis] for axis in selection.axes)
-        batch = self.analysis.traced.arguments[selection.images[0]].shape[0]
-        weights = selection.channels * spec.hidden_channels(selection.channels) * 3**spec.dim
-        return int(2 * batch * positions * weights)
 
 
 def _part_of(action: Action) -> Part:

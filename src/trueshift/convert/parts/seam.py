@@ -1,6 +1,6 @@
 """Where the border of a picture is, for networks that keep their own padding.
 
-On a circle the two ends of a picture lie side by side, and there its rows, or columns, do not fit
+On a circle the two ends of a picture meet, and there its rows, or columns, do not fit
 together: a seam. Wherever the picture is moved to, the seam moves along. A network that counts from
 it sees the same picture for every shift, with the border where it was trained to have one.
 """
@@ -17,7 +17,7 @@ from trueshift._adjoint import axis_length, channels_last, last_format, unravel,
 from trueshift.functional import order_free_mean
 from trueshift.ties import argmax_phase
 
-_QUIET = 0.01  # jumps this small beside the largest one count for little
+_QUIET = 0.01  # jumps this small compared with the largest one count for little
 
 
 class Seam(nn.Module):
@@ -28,7 +28,7 @@ class Seam(nn.Module):
 
     Shape:
         Inputs ``(B, C, *spatial)`` that move together to the same, moved, and the offsets
-        ``(B, dim)`` at which they were found.
+        ``(B, dim)`` of their seams.
     """
 
     def forward(self, *images: Tensor) -> tuple[Tensor, ...]:
@@ -46,7 +46,7 @@ class Seam(nn.Module):
 
 
 class FromSeam(nn.Module):
-    """Move a result back to where its picture was found.
+    """Move a result back to where its picture was.
 
     Args:
         batch: The axis of the images.

@@ -1,4 +1,4 @@
-"""A model to a graph: symbolic tracing with the values of an example carried beside the symbols.
+"""A model to a graph: symbolic tracing in which every symbol knows its value on the example.
 
 Sizes stay symbolic, so the graph serves every batch and image size, but questions about them (``if
 h % 32``) are answered by the example.
@@ -140,7 +140,7 @@ class Traced:
         root: The module whose parts the graph names.
         graph: The operations.
         arguments: The example, by argument of ``forward``.
-        constants: Tensors that the code made of numbers, by name.
+        constants: Tensors that the code creates from numbers, by name.
         fixed_sizes: Whether the model turned a size into a Python number, so that the graph holds
             for the example's size only.
     """

@@ -125,7 +125,7 @@ def _merge_or_split(a: Analysis, kinds: list[Kind], sizes: list[int]) -> list[Ki
 
 
 def permute(a: Analysis, call: Call) -> Any:
-    """Reorder axes; found by permuting the axes' own numbers."""
+    """Reorder axes; their new order is that of their numbers, permuted alike."""
     value: Value = call.params["input"]
     result: Tensor = a.execute(call)
     ndim = value.data.ndim
