@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, SamePadding, image
 
-from trueshift.convert import convert, plan
+from trueshift.convert import convert
 from trueshift.convert.parts.phases import Recipe, Unshift
 from trueshift.layers.selectors import set_tau
 from trueshift.layers.spec import Sampling
@@ -173,47 +173,6 @@ def test_dropout_in_the_code_is_active_while_training():
     assert (new(X) == 0).any()
     assert not torch.equal(new(X), new(X))
     assert torch.equal(new.eval()(X), new(X))
-
-
-def test_plan_is_readable_and_changes_nothing():
-    model = trained(Residual())
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    planned = plan(model, X, "aps")
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    roles = {site.name: (site.role, site.stride, site.detail) for site in planned.sites}
-    assert roles["stem"] == ("leads", (2, 2), "")
-    assert roles["block1.conv1"] == ("leads", (2, 2), "")
-    assert roles["block1.short"] == ("follows", (2, 2), "block1_conv1")
-    assert roles["block1.conv2"][0] == "padding"
-    assert planned.converts
-    assert planned.required_multiple == 16
-    assert planned.flops_after > planned.flops > 0
-    shown = str(planned)
-    assert "block1.short" in shown
-    assert "follows" in shown
-    assert "FLOPs on the example" in shown
-    stem = next(site for site in planned.sites if site.name == "stem")
-    assert stem.flops_after == 4 * stem.flops
-
-
-def test_selecting_on_the_input_costs_no_dense_operation():
-    model = trained(Residual())
-    planned = plan(model, X, "aps", select="input")
-    assert planned.flops_after == planned.flops
-    assert plan(model, X, Sampling("aps", select="input")) == planned
-
-
-def test_plan_of_a_segmenter_names_what_is_undone():
-    planned = plan(trained(FunctionalUnet("bilinear", True)), X)
-    ups = [site for site in planned.sites if site.role == "up"]
-    assert len(ups) == 2
-    assert all("undoes" in site.detail and "align_corners" in site.detail for site in ups)
-
-
-def test_plan_collects_refusals():
-    planned = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
-    assert not planned.converts
-    assert "refused: 1 (Flatten)" in str(planned)
 
 
 def test_a_soft_phase_spreads_an_up_sampled_map():

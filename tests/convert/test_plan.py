@@ -8,6 +8,7 @@ import pytest
 import torch
 from networks import trained
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 from user_nets import NETS, FunctionalUnet, Residual, image
 
 from trueshift.convert import ConversionError, convert, plan, rewrite
@@ -57,6 +58,50 @@ def test_plan_builds_nothing(make, monkeypatch):
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert [set(vars(module)) for module in model.modules()] == attributes
     assert all(module.training for module in model.modules())
+
+
+def test_plans_are_readable():
+    planned = plan(trained(Residual()), X, "aps")
+    roles = {site.name: (site.role, site.stride, site.detail) for site in planned.sites}
+    assert roles["stem"] == ("leads", (2, 2), "")
+    assert roles["block1.conv1"] == ("leads", (2, 2), "")
+    assert roles["block1.short"] == ("follows", (2, 2), "block1_conv1")
+    assert roles["block1.conv2"] == ("padding", (), "")
+    assert planned.required_multiple == 16
+    shown = str(planned)
+    assert "block1.short" in shown
+    assert "follows" in shown
+    assert "FLOPs on the example" in shown
+
+
+def test_plans_of_segmenters_name_what_is_undone():
+    planned = plan(trained(FunctionalUnet("bilinear", True)), X)
+    ups = [site for site in planned.sites if site.role == "up"]
+    assert len(ups) == 2
+    assert all("undoes" in site.detail and "align_corners" in site.detail for site in ups)
+
+
+def test_plans_collect_refusals():
+    planned = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
+    assert not planned.converts
+    assert "refused: 1 (Flatten)" in str(planned)
+    with pytest.raises(ConversionError, match="flatten"):
+        rewrite(planned)
+
+
+@pytest.mark.parametrize("spec", [Sampling("aps"), Sampling("lps"), Sampling(select="input")])
+def test_flops_are_those_of_the_network(spec):
+    new = rewrite(plan(trained(Residual()), X, spec))
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        new(X)
+    assert new.plan.flops_after == counter.get_total_flops() > new.plan.flops
+
+
+def test_selecting_from_the_input_costs_no_dense_operation():
+    model = trained(Residual())
+    planned = plan(model, X, "aps", select="input")
+    assert planned.flops_after == planned.flops
+    assert plan(model, X, Sampling("aps", select="input")) == planned
 
 
 @pytest.mark.parametrize("name", ["residual", "jump unet", "pyramid", "attention"])
@@ -122,5 +167,3 @@ def test_plans_of_converted_networks_hold_no_original():
     new = convert(trained(Residual()), "aps", X)
     with pytest.raises(ValueError, match="without the original"):
         rewrite(new.plan)
-    with pytest.raises(ConversionError, match="flatten"):
-        rewrite(plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X))

@@ -61,10 +61,10 @@ def convert(
         spec: A :class:`Sampling`, or its method: ``"stride"``, ``"aps"`` or ``"lps"``.
         example_input: A batch as ``forward`` takes it: a tensor ``(B, C, *spatial)``, a tuple of
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
-        select: Choose phases from the ``"output"`` of strided operations and the pointwise ones after
-            them, as the paper does, or from their ``"input"``, which needs no dense operation; there
-            learned selectors read the narrowest map that only pointwise operations and 1x1
-            convolutions lie between. ``None`` takes the spec's own.
+        select: Choose phases from the ``"output"`` of strided operations and the pointwise ones
+            after them, as the paper does, or from their ``"input"``, which needs no dense
+            operation; there learned selectors read the narrowest map that only pointwise operations
+            and 1x1 convolutions lie between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose. With ``padding="seam"`` they
             are counted from the seam.

@@ -59,8 +59,8 @@ class Site:
         part: The module that takes its place. Without one, the operation of an ``"up"`` or an
             ``"origin"`` stays and any other is left out.
         tensors: Further arguments of the part: weights by name, or results of other nodes.
-        number: Number of the phase or origin that is chosen here; of an ``"up"``, the origin that
-            is left.
+        number: Number of the phase or origin that is chosen here, or of the origin that an ``"up"``
+            leaves; -1 if there is none.
         selection: How it is chosen; ``None`` if it is not.
         recipe: The phases that are followed or undone, and how they combine.
         antialias: The filter before sampling.
@@ -76,7 +76,7 @@ class Site:
     flops_after: int = 0
     part: Part | None = None
     tensors: tuple[Any, ...] = ()
-    number: int | None = None
+    number: int = -1
     selection: Selection | None = None
     recipe: Recipe | None = None
     antialias: Part | None = None
@@ -87,9 +87,10 @@ class Site:
         return self.name.replace(".", "_")
 
     @property
-    def is_sampled_later(self) -> bool:
-        """Whether the operation runs at every position and the map that is read is sampled."""
-        return self.selection is not None and self.selection.samples
+    def sampled_at(self) -> str:
+        """The node whose map is sampled, if the operation runs at every position; else empty."""
+        later = self.role == "leads" and self.selection is not None and self.selection.samples
+        return self.selection.reads if later and self.selection else ""
 
 
 @dataclass(frozen=True)
@@ -186,7 +187,8 @@ class Plan:
         ops = max([2, *(len(site.op) for site in shown)])
         for site in shown:
             stride = "x".join(map(str, site.stride)) if site.stride else ""
-            flops = f"{_short(site.flops)} -> {_short(site.flops_after)}" if site.flops else ""
+            flops = f"{_short(site.flops)} -> {_short(site.flops_after)}"
+            flops = flops if site.flops_after else ""
             row = f"  {site.name:{names}}  {site.op:{ops}}  {stride:5}  {site.role:8}"
             lines.append(f"{row}  {flops:17}  {site.detail}".rstrip())
         quiet = len(self.sites) - len(shown)

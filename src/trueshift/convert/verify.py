@@ -17,6 +17,8 @@ from trueshift.shifts import circular_shift
 TOLERANCE = 1e-10  # of the spread of the outputs
 CAST_TOLERANCE = 1e-5  # where the model itself computes in float32
 
+Offsets = dict[int | None, tuple[int, ...]]  # by group of inputs; None is not in it
+
 
 def shift_error(
     model: nn.Module,
@@ -56,7 +58,9 @@ def shift_error(
             expected = run(twin, inputs)
             for _ in range(-(-shifts // 2)):
                 offsets = _draw(plan, step, generator)
-                moved = {name: _move(x, _offset(plan, offsets, name)) for name, x in inputs.items()}
+                moved = {
+                    name: _move(x, offsets.get(plan.inputs.get(name))) for name, x in inputs.items()
+                }
                 actual = run(twin, moved)
                 for axes, before, after in zip(plan.outputs, expected, actual, strict=True):
                     if before.is_floating_point():
@@ -101,9 +105,7 @@ def difference(model: nn.Module, new: nn.Module, arguments: dict[str, Any]) -> f
     return worst
 
 
-def _difference(
-    axes: tuple[Axis, ...], before: Tensor, after: Tensor, offsets: dict[int, tuple[int, ...]]
-) -> float:
+def _difference(axes: tuple[Axis, ...], before: Tensor, after: Tensor, offsets: Offsets) -> float:
     """Compare an output with the shifted one; on coarse grids the shift is known up to a step."""
     choices = []
     for axis in axes:
@@ -124,19 +126,14 @@ def _difference(
     return error / spread if spread > 0 else (0.0 if error == 0 else float("inf"))
 
 
-def _draw(plan: Plan, step: int, generator: torch.Generator) -> dict[int, tuple[int, ...]]:
+def _draw(plan: Plan, step: int, generator: torch.Generator) -> Offsets:
     """Draw one shift for every group of inputs."""
 
     def one(size: int) -> int:
         return int(torch.randint(0, max(size // step, 1), (1,), generator=generator)) * step
 
     sizes = {group: plan.sizes[name] for name, group in plan.inputs.items() if group is not None}
-    return {group: tuple(map(one, sizes[group])) for group in sorted(sizes)}
-
-
-def _offset(plan: Plan, offsets: dict[int, tuple[int, ...]], name: str) -> tuple[int, ...] | None:
-    group = plan.inputs.get(name)
-    return None if group is None else offsets[group]
+    return {group: tuple(map(one, size)) for group, size in sorted(sizes.items())}
 
 
 def _move(x: Any, offsets: tuple[int, ...] | None) -> Any:

@@ -16,12 +16,12 @@ def in_order(plan: Plan, graph: fx.Graph) -> list[fx.Node]:
     nodes = list(graph.nodes)
     needs = {node.name: {source.name for source in node.all_input_nodes} for node in nodes}
     chosen_at = {
-        site.number: _chooses_at(site)
+        site.number: site.sampled_at or site.node
         for site in plan.sites
         if site.role == "leads" and site.selection is not None
     }
     for site in plan.sites:
-        user = _chooses_at(site)
+        user = site.sampled_at or site.node
         waits_for = {chosen_at[number] for number in _phases(site)}
         needs[user] |= waits_for - {site.node, user}
     place = {node.name: i for i, node in enumerate(nodes)}
@@ -42,12 +42,6 @@ def in_order(plan: Plan, graph: fx.Graph) -> list[fx.Node]:
         order.append(nodes[heapq.heappop(ready)])  # of several, the earliest goes first
         sorter.done(order[-1].name)
     return order
-
-
-def _chooses_at(site: Site) -> str:
-    """Return the node after which a phase is known, or which uses phases."""
-    leads_later = site.role == "leads" and site.is_sampled_later
-    return site.selection.reads if leads_later and site.selection else site.node
 
 
 def _phases(site: Site) -> set[int]:

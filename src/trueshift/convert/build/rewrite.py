@@ -87,8 +87,7 @@ class Rewriter:
     def __init__(self, plan: Plan, traced: Traced) -> None:
         self.plan, self.traced = plan, traced
         self.sites = {site.node: site for site in plan.sites if site.role != "seam"}
-        leaders = [site for site in plan.sites if site.role == "leads" and site.is_sampled_later]
-        self.sampled = {site.selection.reads: site for site in leaders if site.selection}
+        self.sampled = {site.sampled_at: site for site in plan.sites if site.sampled_at}
         self.parts, self.graph = nn.Module(), fx.Graph()
         self.env: dict[str, fx.Node] = {}  # new nodes, by the names of the old ones
         self.phases: dict[int, fx.Node] = {}
@@ -145,13 +144,11 @@ class Rewriter:
         if site.part is None:
             return x
         module, phase = site.part.build(), None
-        if not site.is_sampled_later:
+        if not site.sampled_at:
             if site.antialias is not None:
                 module.down = self._down(site, FixedSelector(0))
             if site.selection is not None:
-                lead = self._lead(site, site.selection)
-                phase = self._choice(f"{site.label}_phase", lead, site.selection)
-                self.phases[_number(site)] = phase
+                phase = self.phases[site.number] = self._lead(site)
             elif site.recipe is not None:
                 phase = self._followed(site, site.recipe)
         tensors = self._tensors(site)
@@ -160,12 +157,9 @@ class Rewriter:
 
     def _sampled(self, site: Site, dense: fx.Node) -> fx.Node:
         """Choose a phase of a dense map and keep it."""
-        if site.selection is None:
-            raise RuntimeError(f"rewrite: {site.name} has no selection.")
-        self.env[site.selection.reads] = dense
-        lead = self._lead(site, site.selection)
-        both = self._choice(f"{site.label}_phase", lead, site.selection)
-        self.phases[_number(site)] = self.item((both, 1))
+        self.env[site.sampled_at] = dense
+        both = self._lead(site)
+        self.phases[site.number] = self.item((both, 1))
         return self.item((both, 0))
 
     def _followed(self, site: Site, recipe: Recipe) -> fx.Node:
@@ -195,7 +189,7 @@ class Rewriter:
         selector = selection.spec.selector(selection.channels)
         chooser = ToOrigin(selector, selection.offset, selection.strides, selection.axes)
         both = self._choice(f"{site.label}_origin", chooser, selection)
-        self.origins[_number(site)] = self.item((both, 1))
+        self.origins[site.number] = self.item((both, 1))
         moved = self.item((both, 0))
         return self.graph.node_copy(
             node, lambda n: moved if n.name == selection.reads else self.env[n.name]
@@ -203,11 +197,14 @@ class Rewriter:
 
     # Choices
 
-    def _lead(self, site: Site, selection: Selection) -> Lead:
+    def _lead(self, site: Site) -> fx.Node:
+        """Emit the choice of a phase, and of the component if the map is sampled there."""
+        selection: Any = site.selection
         selector = selection.spec.selector(selection.channels)
         down = self._down(site, selector, filters=selection.samples)
         where = (selection.offset, selection.strides, selection.axes)
-        return Lead(down, selection.samples, *where)
+        lead = Lead(down, selection.samples, *where)
+        return self._choice(f"{site.label}_phase", lead, selection)
 
     def _down(self, site: Site, selector: nn.Module, *, filters: bool = True) -> Down:
         blur = site.antialias.build() if filters and site.antialias is not None else None
@@ -280,9 +277,3 @@ class Rewriter:
             unique, count = f"{name}_{count}", count + 1
         self.parts.add_module(unique, module)
         return self.graph.call_module(f"{PREFIX}.{unique}", args)
-
-
-def _number(site: Site) -> int:
-    if site.number is None:
-        raise RuntimeError(f"rewrite: {site.name} chooses a phase without a number.")
-    return site.number

@@ -140,7 +140,7 @@ class Planner:
             detail=self._names(() if phase.leads else followed(self._lattice, phase).phases),
             flops=flops,
             flops_after=after,
-            number=phase.index if phase.leads else None,
+            number=phase.index if phase.leads else -1,
             selection=selection,
             recipe=followed(self._lattice, phase) if self.selects and not phase.leads else None,
             antialias=self._antialias(node, action, selection) if self.samples else None,
@@ -155,7 +155,7 @@ class Planner:
             role="up",
             stride=action.factors,
             detail="; ".join([*details, *([action.note] if action.note else [])]),
-            number=action.origin if action.kind == "leave" else None,
+            number=action.origin,
             recipe=recipe_of(self._lattice, action.shift) if shifts else None,
             **about,
         )
