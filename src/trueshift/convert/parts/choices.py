@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from trueshift._adjoint import offset_blocks
 from trueshift.convert.parts.adapter import Down, TieBreaker, choose
-from trueshift.convert.parts.phases import Offset, Recipe, cut, ravel, read
+from trueshift.convert.parts.phases import Offset, Recipe, cut, ravel
 
 
 class Chooses(nn.Module):
@@ -44,12 +44,8 @@ class Chooses(nn.Module):
         """
         image = torch.cat([image.to(images[0].dtype) for image in images], dim=1)
         if phases:
-            offsets = self.offset.hard(phases)
-            if torch.compiler.is_compiling():
-                image = read(image, offsets, image.shape[2:])
-            else:
-                start = ravel(offsets, self.strides)
-                image = cut(image, start, self.strides, [(0, s - 1) for s in self.strides])
+            start = ravel(self.offset.hard(phases), self.strides)
+            image = cut(image, start, self.strides, [(0, s - 1) for s in self.strides])
         image = offset_blocks(image, self.strides).flatten(1, 1 + len(self.strides))
         last = range(-len(self.axes), 0)
         return image.movedim([2 + axis for axis in self.axes], list(last))

@@ -1,8 +1,8 @@
 """Where the border of a picture is, for networks that keep their own padding.
 
-On a circle the two ends of a picture meet, and there its rows, or columns, do not fit
-together: a seam. Wherever the picture is moved to, the seam moves along. A network that counts from
-it sees the same picture for every shift, with the border where it was trained to have one.
+On a circle the two ends of a picture meet, and there its rows, or columns, do not fit together: a
+seam. Wherever the picture is moved to, the seam moves along. A network that counts from it sees the
+same picture for every shift, with the border where it was trained to have one.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class FromSeam(nn.Module):
         batch: The axis of the images.
         axes: The spatial axes of the result.
         places: Which axis of the input each of them is, how many times finer it is, and its stride:
-            on coarser grids the offset is rounded down to whole steps.
+            on coarser grids the offset is rounded down to whole strides.
 
     Shape:
         A result and offsets ``(B, dim)`` to a result of the same shape.
@@ -65,11 +65,11 @@ class FromSeam(nn.Module):
         self.batch, self.axes, self.places = batch, axes, places
 
     def forward(self, y: Tensor, offsets: Tensor) -> Tensor:
-        steps = [offsets[:, axis] * fine // stride for axis, fine, stride in self.places]
+        shifts = [offsets[:, axis] * fine // stride for axis, fine, stride in self.places]
         if self.batch == 0:
-            return roll_each(y, torch.stack(steps, 1), self.axes)
+            return roll_each(y, torch.stack(shifts, 1), self.axes)
         axes = tuple(axis + 1 if axis < self.batch else axis for axis in self.axes)
-        moved = roll_each(y.movedim(self.batch, 0), torch.stack(steps, 1), axes)
+        moved = roll_each(y.movedim(self.batch, 0), torch.stack(shifts, 1), axes)
         return moved.movedim(0, self.batch)
 
     def extra_repr(self) -> str:
