@@ -24,7 +24,7 @@ def register_rule(op: Callable[..., Any] | str | type[nn.Module], rule: str) -> 
     """Tell the analysis what an operation of yours does to space.
 
     Args:
-        op: A function, the name of a tensor's method, or a module class (then it is not looked
+        op: A function, the name of a tensor's method, or a module class (then it is not traced
             into).
         rule: ``"equivariant"``: every position of the result depends on the inputs in the same way
             (circularly, at the same size), so that shifting the inputs shifts the result. Several

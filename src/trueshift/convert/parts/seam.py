@@ -23,8 +23,8 @@ _QUIET = 0.01  # jumps this small compared with the largest one count for little
 class Seam(nn.Module):
     """Move pictures so that they begin at their seam.
 
-    Every map of the network is then the same for all shifts of the input, so a tie is no matter
-    but for the seam itself: there the whole picture breaks it.
+    Every map of the network is then the same for all shifts of the input, so that ties matter only
+    for the seam itself, where the whole picture breaks them.
 
     Shape:
         Inputs ``(B, C, *spatial)`` that move together to the same, moved, and the offsets

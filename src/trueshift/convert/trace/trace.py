@@ -31,20 +31,20 @@ class Tracer(fx.Tracer):
 
     Args:
         arguments: Value of every argument of ``forward`` that the example gives.
-        kept: Module classes to keep as they are.
+        leaf_classes: Module classes that are not traced into.
     """
 
-    def __init__(self, arguments: dict[str, Any], kept: tuple[type, ...] = ()) -> None:
+    def __init__(self, arguments: dict[str, Any], leaf_classes: tuple[type, ...] = ()) -> None:
         super().__init__()
         self.proxy_buffer_attributes = True
-        self.arguments, self.kept = arguments, kept
+        self.arguments, self.leaf_classes = arguments, leaf_classes
         self.constants: dict[str, Tensor] = {}
         self.fixed_sizes = False
         self.place = ""
         self._evaluating = False
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if isinstance(m, (*self.kept, *_BY_CLASS)):
+        if isinstance(m, (*self.leaf_classes, *_BY_CLASS)):
             return True
         if type(m).__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential):
             return True
@@ -72,7 +72,7 @@ class Tracer(fx.Tracer):
         if isinstance(a, torch.dtype | torch.device | torch.memory_format | torch.layout):
             return a
         if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and not self._owns(a):
-            name = f"_tensor_constant{len(self.constants)}"  # kept here, not in the model
+            name = f"_tensor_constant{len(self.constants)}"  # leaf_classes here, not in the model
             self.constants[name], self.tensor_attrs[a] = a, name
         return super().create_arg(a)
 
@@ -170,16 +170,16 @@ def attribute_of(root: nn.Module, constants: dict[str, Tensor], name: str) -> An
     return constants[name] if name in constants else operator.attrgetter(name)(root)
 
 
-def trace(model: nn.Module, example: Any, kept: tuple[type, ...] = ()) -> Traced:
+def trace(model: nn.Module, example: Any, leaf_classes: tuple[type, ...] = ()) -> Traced:
     """Trace a model that is in eval mode on an example.
 
     Args:
         model: The network.
         example: A tensor, a tuple of arguments of ``forward`` or a dict of them.
-        kept: Module classes that are operations of their own.
+        leaf_classes: Module classes that are not traced into.
     """
     arguments = {name: _copy(value) for name, value in bind(model, example).items()}
-    tracer = Tracer(arguments, kept)
+    tracer = Tracer(arguments, leaf_classes)
     try:
         with torch.no_grad(), _symbolic_creation(tracer):
             graph = tracer.trace(model)
