@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
 import operator
 import traceback
 from collections.abc import Callable, Iterator
@@ -72,8 +73,10 @@ class Tracer(fx.Tracer):
         if isinstance(a, torch.dtype | torch.device | torch.memory_format | torch.layout):
             return a
         if isinstance(a, Tensor) and not isinstance(a, nn.Parameter) and not self._owns(a):
-            name = f"_tensor_constant{len(self.constants)}"  # leaf_classes here, not in the model
-            self.constants[name], self.tensor_attrs[a] = a, name
+            names = (f"_tensor_constant{i}" for i in itertools.count())
+            taken = {*dir(self.root), *self.constants}
+            name = next(name for name in names if name not in taken)
+            self.constants[name], self.tensor_attrs[a] = a, name  # the model stays as it is
         return super().create_arg(a)
 
     def _owns(self, a: Tensor) -> bool:
