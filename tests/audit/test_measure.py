@@ -211,7 +211,8 @@ def test_progress_counts_to_the_end(images):
     result = audit(small("lps"), images, kind="both", examples=3, **options)
     measured = 5 * sum(len(m.shifts) for m in result.measurements)
     inside = 2 * len(result.layer_shifts)  # half a batch of images at a time
-    total = measured + 3 * len(result.view) + inside
+    selection = 5 * (2 + len(result.selection.random))
+    total = measured + 3 * len(result.view) + inside + selection
     assert calls[-1] == (total, total)
     assert {total for _, total in calls} == {total}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from trueshift._validate import check_positive
 from trueshift.shifts import circular_shift, standard_shift
 
+IGNORE = 255  # pixels without a label
+
 Offsets = tuple[int, int]
 Shifts = str | int | Sequence[Offsets]
 Images = Tensor | Sequence[Any]

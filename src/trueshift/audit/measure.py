@@ -85,17 +85,19 @@ def audit(
     with in_eval_mode(network.module):
         measurements = passes.measure()
         shown = passes.view(measurements[0], _chosen(measurements[0], examples))
-        choices, found = passes.inside(shown[0].index if shown else 0)
+        choices, errors = passes.inside(shown[0].index if shown else 0)
+        selection = passes.selection()
     return AuditResult(
         name=name or type(model).__name__,
         task=passes.task,
         num_images=len(source),
         image_shape=source.shape,
         measurements=measurements,
-        layers=found,
-        layer_shifts=passes.layer_shifts if found else (),
+        layers=errors,
+        layer_shifts=passes.layer_shifts if errors else (),
         margins=passes.selectors.margins() if passes.selectors is not None else (),
         choices=choices,
+        selection=selection,
         examples=shown,
         view=passes.view_shifts,
         class_names=None if class_names is None else tuple(class_names),

@@ -25,9 +25,13 @@ from trueshift.audit.inputs import (
 )
 from trueshift.audit.layers import LayerError, LayerRecorder
 from trueshift.audit.margins import Choice, SelectorRecorder
+from trueshift.audit.probes import learned_layers
 from trueshift.audit.results import Example, Measurement
+from trueshift.audit.selection import Selection, diagnose_selectors
 from trueshift.audit.tally import Tally
 
+_DRAWS = 3  # of random choices
+_RUNS = 2 + _DRAWS
 _LAYER_IMAGES = 4
 _LAYER_SHIFTS = ((0, 1), (1, 0), (1, 1), (3, 2))
 _VIEW_RADIUS = {"classification": 8, "segmentation": 4}
@@ -89,6 +93,7 @@ class Passes:
         self.batch_size, self.num_examples, self.progress = batch_size, num_examples, progress
         self.layers = layers and network.module is not None
         self.selectors = SelectorRecorder(network.module) if network.module is not None else None
+        self.learns = self.layers and bool(learned_layers(network.module))  # type: ignore[arg-type]
         self.done, self.task = 0, ""
 
     def measure(self) -> tuple[Measurement, ...]:
@@ -116,15 +121,31 @@ class Passes:
         still = see(images, plan.kind, plan.window, (0, 0))
         for shift in self.layer_shifts:
             moved = see(images, plan.kind, plan.window, shift)
-            with recorder.recording(plan.window, shift):
+            with recorder.recording(2 * len(images), plan.window, shift):
                 self.network(torch.cat([still, moved]))
             self._tell(len(images))
-        looked = SelectorRecorder(module)
-        if looked.selectors:
+        selectors = SelectorRecorder(module)
+        if selectors.layers:
             one = see(self.source.batch([first])[0], plan.kind, plan.window, (0, 0))
-            with looked.recording(1, picture=0):
+            with selectors.recording(1, picture=0):
                 self.network(one)
-        return tuple(looked.choices.values()), recorder.errors()
+        return tuple(selectors.choices.values()), recorder.errors()
+
+    def selection(self) -> Selection | None:
+        """Diagnose learned selectors on the unshifted images, if there are any."""
+        if not self.learns:
+            return None
+        plan = self.plans[0]
+
+        def batches() -> Iterator[tuple[Tensor, Tensor | None]]:
+            for indices in self._batches():
+                images, labels = self.source.batch(indices)
+                if labels is not None and labels.ndim > 1:
+                    labels = see(labels, plan.kind, plan.window, (0, 0))
+                yield see(images, plan.kind, plan.window, (0, 0)), labels
+                self._tell(_RUNS * len(images))
+
+        return diagnose_selectors(self.network.model, batches(), _DRAWS, output=self.network.output)
 
     @functools.cached_property
     def view_shifts(self) -> tuple[Offsets, ...]:
@@ -161,7 +182,8 @@ class Passes:
         measured = len(self.source) * sum(len(plan.shifts) for plan in self.plans)
         shown = self.num_examples * len(self.view_shifts)
         inside = self._num_inside * len(self.layer_shifts) if self.layers else 0
-        return measured + shown + inside
+        selection = _RUNS * len(self.source) if self.learns else 0
+        return measured + shown + inside + selection
 
     def _tell(self, num_images: int) -> None:
         self.done += num_images

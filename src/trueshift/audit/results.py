@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trueshift.audit.inputs import Offsets
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
+from trueshift.audit.selection import Selection
 
 FORMAT, FORMAT_VERSION = "trueshift-audit", 1
 BREAKS = 1e-4  # a relative error that rounding in float32 does not reach
-
-Offsets = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class AuditResult:
         layer_shifts: The shifts that ``layers`` was measured at.
         margins: How close every selector came to a tie.
         choices: What every selector saw of the first example and chose.
+        selection: Whether learned selectors choose, and what that is worth; None without them.
         examples: Images with predictions at every shift of ``view``, the least consistent first.
         view: The shifts (dy, dx) of the examples.
         class_names: Names of the labels, if known.
@@ -149,6 +150,7 @@ class AuditResult:
     layer_shifts: tuple[Offsets, ...]
     margins: tuple[Margin, ...]
     choices: tuple[Choice, ...]
+    selection: Selection | None
     examples: tuple[Example, ...]
     view: tuple[Offsets, ...]
     class_names: tuple[str, ...] | None

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trueshift.audit.inputs import Offsets, labels_of
+from trueshift.audit.inputs import IGNORE, Offsets, labels_of
 from trueshift.audit.results import Measurement, Spread
 from trueshift.shifts import circular_shift, common_region, standard_shift
 
-IGNORE = 255  # pixels without a label
 _KEPT = 2**20  # changes kept for the median
 
 

@@ -1,0 +1,31 @@
+import pytest
+import torch
+
+import trueshift as ts
+from trueshift.audit.probes import selecting_layers, watch_layer
+
+
+def unet(method="lps"):
+    spec = ts.Sampling(method, "tri3" if method == "lps" else None, hidden=2)
+    torch.manual_seed(0)
+    return ts.models.unet(spec, num_classes=3, widths=(4, 8, 8)).eval()
+
+
+@pytest.mark.parametrize("method", ["lps", "aps"])
+def test_what_a_layer_saw_and_chose(method, generator):
+    model, x = unet(method), torch.randn(2, 3, 16, 16, generator=generator)
+    layers = selecting_layers(model)
+    assert list(layers) == ["downs.0.down", "downs.1.down"]
+    name, seen = watch_layer(model, None, x)
+    assert name == "downs.1.down"
+    assert seen.x.shape == (2, 8, 8, 8)
+    with torch.no_grad():
+        assert torch.equal(seen.phase, model.features(x)[-1].steps[1].phase)
+    assert torch.equal(seen.phase, layers[name].selector.choose(seen.x, (2, 2)))
+
+
+def test_layers_that_are_not_there():
+    with pytest.raises(ValueError, match=r"no layer 'x' .* downs.0.down, downs.1.down"):
+        watch_layer(unet(), "x", torch.ones(1, 3, 8, 8))
+    with pytest.raises(ValueError, match="not a network of method lps or aps"):
+        watch_layer(unet("stride"), None, torch.ones(1, 3, 8, 8))
