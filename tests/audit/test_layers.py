@@ -94,8 +94,8 @@ def test_error_is_relative():
     ],
 )
 def test_what_is_seen_as_a_map(shape, wanted):
-    found = _as_map(torch.zeros(shape), (16, 16))
-    assert (None if found is None else tuple(found.shape)) == wanted
+    seen = _as_map(torch.zeros(shape), (16, 16))
+    assert (None if seen is None else tuple(seen.shape)) == wanted
 
 
 def test_margins_are_differences_of_the_two_largest_logits():
@@ -167,7 +167,7 @@ def test_modules_that_take_a_batch_in_parts_are_compared_as_a_whole():
     class Parts(nn.Module):
         def __init__(self, size):
             super().__init__()
-            self.net, self.size = network(circular(4, 4, 2)), size
+            self.net, self.size = net, size
 
         def forward(self, x):
             return torch.cat([self.net(part) for part in x.split(self.size)])

@@ -199,7 +199,7 @@ def layer(name, agreement):
 @pytest.mark.parametrize(
     ("layers", "gain", "words"),
     [
-        ([layer("a", 0.2503), layer("b", 0.251)], 0.001, "All 2 .* choose at chance: 25.0 % to 25.1 %"),
+        ([layer("a", 0.2503), layer("b", 0.251)], 0.001, "All 2 .* at chance: 25.0 % to 25.1 %"),
         ([layer("a", 0.25)], 0.001, "Random choices do as well"),
         ([layer("a", 0.25), layer("b", 0.9)], 0.02, r"1 of 2 selectors \(a\) chooses at chance"),
         ([layer("a", 0.9)], 0.02, r"at least 90.0 % of .* worth 2 \+- 0.1 points of accuracy over"),

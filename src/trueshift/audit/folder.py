@@ -37,15 +37,15 @@ class FolderImages:
     ) -> None:
         folder = Path(folder)
         paths = _find(folder)
-        found = sorted({_class(p, folder) for p in paths}) if labels else []
-        if "" in found:
+        names = sorted({_class(p, folder) for p in paths}) if labels else []
+        if "" in names:
             raise ValueError(
                 f"audit: labels are the names of sub-folders, but {folder} holds images itself."
                 " Sort them into a folder for each class, or leave out the labels."
             )
-        numbered = all(name.isdecimal() for name in found)
-        self.labels = {name: int(name) if numbered else k for k, name in enumerate(found)}
-        self.class_names = () if numbered else tuple(found)
+        numbered = all(name.isdecimal() for name in names)
+        self.labels = {name: int(name) if numbered else k for k, name in enumerate(names)}
+        self.class_names = () if numbered else tuple(names)
         self.paths = _spread(paths, num_images)
         self.folder, self.size = folder, size
         self.mean, self.std = (torch.tensor(v)[:, None, None] for v in (mean, std))

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from trueshift.audit.inputs import Offsets
 from trueshift.audit.probes import observe_maps
+from trueshift.audit.shifting import Offsets
 from trueshift.shifts import circular_shift, common_region
 
 

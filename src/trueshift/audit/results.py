@@ -1,4 +1,4 @@
-"""What an audit found: plain numbers, and a few pictures for the report."""
+"""Results of an audit: plain numbers, and a few pictures for the report."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trueshift.audit.inputs import Offsets
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
 from trueshift.audit.selection import Selection
+from trueshift.audit.shifting import Offsets
 
 FORMAT, FORMAT_VERSION = "trueshift-audit", 1
 BREAKS = 1e-4  # a relative error that rounding in float32 does not reach

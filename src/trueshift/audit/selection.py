@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift.audit.inputs import IGNORE, Network, in_eval_mode, labels_of
+from trueshift.audit.predictor import IGNORE, Predictor, in_eval_mode, labels_of
 from trueshift.audit.probes import Seen, learned_layers, logits_of, observe_choices
 from trueshift.audit.swaps import RandomSelector, averaged_over_phases, with_other_choices
 from trueshift.layers.selectors import NormSelector
@@ -114,7 +114,9 @@ def diagnose_selectors(
         seed: Seed of the random choices.
         output: Key or index of the logits in a dict or tuple; dots go deeper.
     """
-    network = Network(model, output)
+    if draws < 0:
+        raise ValueError(f"diagnose_selectors: draws must be at least 0, got {draws}.")
+    network = Predictor(model, output)
     layers = {} if network.module is None else learned_layers(network.module)
     if not layers:
         raise ValueError("diagnose_selectors: the network has no learned selector to diagnose.")

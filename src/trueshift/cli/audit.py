@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from trueshift.audit.folder import FolderImages
-from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
+from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
 from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
@@ -192,7 +192,7 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
         return _Data(images, None, loaded.class_names, origin)
-    network = Network(loaded.model, args.output)
+    network = Predictor(loaded.model, args.output)
     with in_eval_mode(network.module):
         logits = network(images[:1])
     wanted = len(SHAPE_NAMES) + (logits.ndim == 4)

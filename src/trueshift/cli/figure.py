@@ -101,8 +101,8 @@ def _segmentation(args: argparse.Namespace) -> Path:
 
 
 def _components(args: argparse.Namespace) -> Path:
-    from trueshift.models.anysize import extend
     from trueshift.audit.probes import watch_layer
+    from trueshift.models.anysize import extend
     from trueshift.report.figures import components_figure
 
     loaded, images = _load(args.first), _images(args)
