@@ -136,6 +136,16 @@ def test_one_sentence_says_how_it_went(results, segmenter):
     assert any("Consistency" in line and "100 %" in line for line in summary_lines(learned))
 
 
+def test_learned_selectors_are_judged(results):
+    plain, learned = results
+    heading = "Whether the learned selectors choose"
+    assert heading not in render(plain)
+    page = render(plain, learned)
+    assert heading in page
+    assert "This selector chooses at chance: with the Gumbel noise of training" in page
+    assert "Choices of layer2.0.down" in page
+
+
 def test_percent_never_claims_too_much():
     assert [percent(v) for v in (0, 0.0001, 0.5, 0.9999, 1)] == [
         "0 %",

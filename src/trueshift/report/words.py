@@ -100,7 +100,7 @@ def summary_lines(result: AuditResult) -> list[str]:
     rows = summary_rows(result)
     width = max(len(name) for name, _ in rows)
     lines = [f"  {name:{width}}  {value}" for name, value in rows]
-    return lines if result.selection is None else [*lines, *selection_lines(result.selection)]
+    return lines if result.selection is None else [*lines, "", *selection_lines(result.selection)]
 
 
 def _moved(found: Measurement) -> str:
