@@ -29,3 +29,15 @@ def test_layers_that_are_not_there():
         watch_layer(unet(), "x", torch.ones(1, 3, 8, 8))
     with pytest.raises(ValueError, match="not a network of method lps or aps"):
         watch_layer(unet("stride"), None, torch.ones(1, 3, 8, 8))
+
+
+@pytest.mark.parametrize("select", ["output", "input"])
+def test_a_layer_is_watched_wherever_it_selects_from(select):
+    torch.manual_seed(0)
+    net = ts.models.resnet(ts.Sampling("lps", select=select), (1, 1), (8, 16)).eval()
+    x = torch.randn(4, 3, 32, 32)
+    for k, name in enumerate(("conv1_down", "maxpool_down", "layer2.0.down")):
+        _, seen = watch_layer(net, name, x)
+        with torch.no_grad():
+            assert torch.equal(seen.phase, net.features(x)[-1].steps[k].phase)
+        assert seen.sampled.shape[2:] == seen.x.shape[2:]

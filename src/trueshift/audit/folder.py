@@ -55,7 +55,8 @@ class FolderImages:
 
     def __getitem__(self, index: int) -> Tensor | tuple[Tensor, int]:
         path = self.paths[index]
-        image = (read_image(path, self.size, len(self.mean)) - self.mean) / self.std
+        pixels = _read_pixels(path, self.size, len(self.mean))
+        image = (pixels.float() / 255 - self.mean) / self.std
         if not self.labels:
             return image
         return image, self.labels[_class(path, self.folder)]
@@ -64,20 +65,6 @@ class FolderImages:
 def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
     """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
     return [_read_pixels(path, size, 3) for path in _spread(_find(folder), num_images)]
-
-
-def read_image(path: Path, size: int | None, channels: int) -> Tensor:
-    """Read an image file.
-
-    Args:
-        path: The file.
-        size: See :class:`FolderImages`.
-        channels: 3, or 1 for grey.
-
-    Returns:
-        float32 ``(channels, H, W)`` in [0, 1].
-    """
-    return _read_pixels(path, size, channels).float() / 255
 
 
 def _find(folder: Path) -> list[Path]:

@@ -83,12 +83,12 @@ def observe_maps(
     """Call ``callback(name, module, inputs, output)`` after every call of a module.
 
     Modules are leaves, and layers with a selector; not their parts, nor parts of scripted ones.
+    The callback returns nothing: a hook's result would replace the output.
     """
     with contextlib.ExitStack() as stack:
         for name, module in _units(model):
-            # A hook must return nothing, or that would replace the output.
-            hook = functools.partial(callback, name)
-            stack.callback(module.register_forward_hook(hook).remove)
+            hook = module.register_forward_hook(functools.partial(callback, name))
+            stack.callback(hook.remove)
         yield
 
 
@@ -124,41 +124,38 @@ def watch_layer(model: nn.Module, name: str | None, images: Tensor) -> tuple[str
 def _on_choice(selector: Any, report: Callable[[Seen], None]) -> Callable[[], None]:
     """Report every choice of a selector; return what ends that.
 
-    Selectors are called by method, which hooks do not see, so the methods are wrapped: whatever
+    Selectors are called by method, which hooks do not see, so the methods are wrapped; whatever
     else they are given is passed on. Converted networks call ``scores`` and compare by themselves.
     """
-    choose, scores = selector.choose, getattr(selector, "scores", None)
-    busy = False
+    busy = False  # scores are part of a choice, and of what observers ask for
 
-    def chosen(x: Tensor, stride: Stride, *args: Any, **options: Any) -> Tensor:
-        nonlocal busy
-        busy = True  # scores are part of a choice, and of what observers ask
-        try:
-            phase: Tensor = choose(x, stride, *args, **options)
-            tie_breaker = args[0] if args else options.get("witness")
-            report(Seen(x, stride, phase, x if tie_breaker is None else tie_breaker))
-        finally:
-            busy = False
-        return phase
+    def observed(method: Callable[..., Tensor], phase_of: Callable[..., Tensor]) -> Any:
+        def call(x: Tensor, stride: Stride, *args: Any, **options: Any) -> Tensor:
+            nonlocal busy
+            outermost, busy = not busy, True
+            try:
+                result = method(x, stride, *args, **options)
+                if outermost:
+                    tie_breaker = args[0] if args else options.get("witness")
+                    sampled = x if tie_breaker is None else tie_breaker
+                    report(Seen(x, stride, phase_of(result, x, stride), sampled))
+                return result
+            finally:
+                busy = not outermost
 
-    def scored(x: Tensor, stride: Stride, **options: Any) -> Tensor:
-        nonlocal busy
-        values: Tensor = scores(x, stride, **options)  # type: ignore[misc]
-        if not busy:
-            busy = True
-            phase = argmax_phase(values, x, stride_per_axis("audit", stride, x.ndim - 2))
-            report(Seen(x, stride, phase, x))
-            busy = False
-        return values
+        return call
 
-    selector.choose = chosen
-    if scores is not None:
-        selector.scores = scored
+    def compared(scores: Tensor, x: Tensor, stride: Stride) -> Tensor:
+        return argmax_phase(scores, x, stride_per_axis("audit", stride, x.ndim - 2))
+
+    phases = {"choose": lambda phase, *_: phase, "scores": compared}
+    names = [name for name in phases if hasattr(selector, name)]
+    for name in names:
+        setattr(selector, name, observed(getattr(selector, name), phases[name]))
 
     def end() -> None:
-        del selector.choose
-        if scores is not None:
-            del selector.scores
+        for name in names:
+            delattr(selector, name)
 
     return end
 

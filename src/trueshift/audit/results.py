@@ -216,7 +216,8 @@ class AuditResult:
             other: The audit of a second network; it stands under the key ``against``.
         """
         path = Path(path)
-        _check_folder(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"audit: no folder {path.parent} to write {path.name} to.")
         numbers = self.to_dict()
         if other is not None:
             numbers["against"] = other.to_dict()
@@ -234,11 +235,6 @@ class AuditResult:
         write_html = importlib.import_module("trueshift.report.html").write_html
         written: Path = write_html(self, path, other)
         return written
-
-
-def _check_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"audit: no folder {path.parent} to write {path.name} to.")
 
 
 def _plain(value: Any) -> Any:

@@ -42,6 +42,10 @@ def shift_set(
         window: Side of what the network sees under standard shifts; None chooses.
         multiple: What the network needs its sizes to be a multiple of.
         seed: Seed of the draw.
+
+    Examples:
+        >>> shift_set("circular", "all", (2, 2), None, 1, 0).shifts
+        ((-1, -1), (-1, 0), (0, -1))
     """
     if window is not None:
         check_positive("audit", window=window)
@@ -52,52 +56,7 @@ def shift_set(
     seen = size
     if kind == "standard":
         seen = default_window(size, multiple) if window is None else (window, window)
-    return ShiftSet(kind, seen, resolve_shifts(shifts, kind, size, seen, seed))
-
-
-def resolve_shifts(
-    shifts: Shifts, kind: str, size: tuple[int, int], window: tuple[int, int], seed: int
-) -> tuple[Offsets, ...]:
-    """Return the shifts to measure, without (0, 0), in order.
-
-    Args:
-        shifts: ``"all"``, how many to draw at random, or a list of (dy, dx).
-        kind: ``"circular"`` or ``"standard"``.
-        size: Height and width of the images.
-        window: Height and width of what the network sees.
-        seed: Seed of the draw.
-
-    Returns:
-        Offsets; circular ones between minus half the size and half the size.
-
-    Examples:
-        >>> resolve_shifts("all", "circular", (2, 2), (2, 2), 0)
-        ((-1, -1), (-1, 0), (0, -1))
-    """
-    ranges = shift_ranges(kind, size, window)
-    total = math.prod(len(one) for one in ranges)
-    if isinstance(shifts, str):
-        if shifts != "all":
-            raise ValueError(f"audit: shifts must be 'all', a number or a list, got {shifts!r}.")
-        offsets = {(dy, dx) for dy in ranges[0] for dx in ranges[1]}
-    elif isinstance(shifts, Sequence | Tensor):
-        offsets = {_offsets(one, ranges, kind) for one in shifts}
-    else:
-        check_positive("audit", shifts=shifts)
-        generator = torch.Generator().manual_seed(seed)
-        zero = (0 - ranges[0].start) * len(ranges[1]) + (0 - ranges[1].start)
-        drawn = torch.randperm(total, generator=generator)[: shifts + 1]
-        kept = drawn[drawn != zero][:shifts].tolist()
-        width = len(ranges[1])
-        offsets = {(ranges[0][k // width], ranges[1][k % width]) for k in kept}
-    offsets.discard((0, 0))
-    if not offsets:
-        raise ValueError(
-            f"audit: no shift to compare with the unshifted image: images of size {size} seen"
-            f" through {window} by {kind} shifts, shifts={shifts!r}. Use larger images, a smaller"
-            " window or other shifts."
-        )
-    return tuple(sorted(offsets))
+    return ShiftSet(kind, seen, _resolve(shifts, kind, size, seen, seed))
 
 
 def shift_ranges(kind: str, size: tuple[int, int], window: tuple[int, int]) -> list[range]:
@@ -124,6 +83,33 @@ def default_window(size: tuple[int, int], multiple: int) -> tuple[int, int]:
         return kept or pixels
 
     return side(size[0]), side(size[1])
+
+
+def _resolve(
+    shifts: Shifts, kind: str, size: tuple[int, int], window: tuple[int, int], seed: int
+) -> tuple[Offsets, ...]:
+    """Return the shifts without (0, 0), in order; circular ones up to half the size."""
+    rows, columns = ranges = shift_ranges(kind, size, window)
+    if isinstance(shifts, str):
+        if shifts != "all":
+            raise ValueError(f"audit: shifts must be 'all', a number or a list, got {shifts!r}.")
+        offsets = {(dy, dx) for dy in rows for dx in columns}
+    elif isinstance(shifts, Sequence | Tensor):
+        offsets = {_offsets(one, ranges, kind) for one in shifts}
+    else:
+        check_positive("audit", shifts=shifts)
+        generator, width = torch.Generator().manual_seed(seed), len(columns)
+        drawn = torch.randperm(len(rows) * width, generator=generator)[: shifts + 1].tolist()
+        pairs = [(rows[k // width], columns[k % width]) for k in drawn]
+        offsets = set([pair for pair in pairs if pair != (0, 0)][:shifts])
+    offsets.discard((0, 0))
+    if not offsets:
+        raise ValueError(
+            f"audit: no shift to compare with the unshifted image: images of size {size} seen"
+            f" through {window} by {kind} shifts, shifts={shifts!r}. Use larger images, a smaller"
+            " window or other shifts."
+        )
+    return tuple(sorted(offsets))
 
 
 def _range(kind: str, pixels: int, window: int) -> range:
