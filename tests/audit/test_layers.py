@@ -5,7 +5,7 @@ from torch import nn
 import trueshift as ts
 from trueshift import _chunks as chunks
 from trueshift.audit import audit
-from trueshift.audit.layers import _as_map, map_error
+from trueshift.audit.maps import as_map, map_error
 from trueshift.convert import convert
 from trueshift.report.words import break_text
 
@@ -94,7 +94,7 @@ def test_error_is_relative():
     ],
 )
 def test_what_is_seen_as_a_map(shape, wanted):
-    seen = _as_map(torch.zeros(shape), (16, 16))
+    seen = as_map(torch.zeros(shape), (16, 16))
     assert (None if seen is None else tuple(seen.shape)) == wanted
 
 
@@ -181,7 +181,7 @@ def test_modules_that_take_a_batch_in_parts_are_compared_as_a_whole():
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_scripted_networks_are_not_looked_into():
+def test_scripted_networks_have_no_layers_to_observe():
     scripted = torch.jit.trace(network().eval(), IMAGES)
     result = audit(scripted, IMAGES, shifts=3)
     assert result.layers == ()

@@ -23,7 +23,7 @@ def images():
 
 
 class Striped(nn.Module):
-    """Changes its mind by where the image stands: sees every other pixel only."""
+    """Depends on where the image is: reads every other pixel only."""
 
     def forward(self, x):
         sampled = x[:, :, ::2, ::2].mean((2, 3))

@@ -139,7 +139,7 @@ def test_what_choices_are_worth(scale):
     assert layer.averaged == Outcome(0.5, 0.5)  # a quarter of the brightness is not enough
     assert layer.at_chance is (scale < 1)
     text = selection_verdict(selection)
-    assert ("This selector does not stand above the noise of training" in text) is (scale < 1)
+    assert ("This selector has logits within the noise of training" in text) is (scale < 1)
     assert "The choice is worth 3" in text
 
 
@@ -185,7 +185,7 @@ def test_an_audit_diagnoses_learned_selectors():
     x, labels = bright_pixels(8)
     result = audit(Reader(0.01), x, labels, shifts=2)
     assert result.selection.accuracy == 1
-    assert "This selector does not stand above the noise" in str(result)
+    assert "This selector has logits within the noise" in str(result)
     assert result.to_dict()["selection"]["layers"][0]["name"] == "down"
     assert audit(Reader(0.01), x, shifts=2, layers=False).selection is None
     aps = nn.Sequential(ts.APS(1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
@@ -202,7 +202,7 @@ def layer(name, agreement):
         ([layer("a", 0.2503), layer("b", 0.251)], 0.001, "All 2 .* at chance: .*25.0 % to 25.1 %"),
         ([layer("a", 0.25)], 0.001, "This selector chooses at chance: .* do as well"),
         ([layer("a", 0.25), layer("b", 0.9)], 0, r"1 of 2 selectors \(a\) chooses at chance"),
-        ([layer("a", 0.25)], 0.02, "does not stand above the noise .* is worth 2.00 points"),
+        ([layer("a", 0.25)], 0.02, "has logits within the noise .* is worth 2.00 points"),
         ([layer("a", 0.9)], 0.02, "at least 90.0 % of .* is worth 2.00 points of accuracy"),
         ([layer("a", 0.9)], -0.02, "Random choices do better, by 2.00 "),
         ([layer("a", 0.9)], None, "change up to 10.0 % of the answers"),

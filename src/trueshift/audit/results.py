@@ -213,7 +213,7 @@ class AuditResult:
 
         Args:
             path: File to write.
-            other: The audit of a second network; it stands under the key ``against``.
+            other: The audit of a second network; it is under the key ``against``.
         """
         path = Path(path)
         if not path.parent.is_dir():
@@ -231,7 +231,7 @@ class AuditResult:
             path: File to write.
             other: The audit of a second network on the same images, to compare with.
         """
-        # By name: `report` stands above this package, and needs jinja2.
+        # By name: `report` imports this package, and needs jinja2.
         write_html = importlib.import_module("trueshift.report.html").write_html
         written: Path = write_html(self, path, other)
         return written

@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="KEY", help="which part of a dict or tuple holds the logits: out, 0")
     add("--against", metavar="NETWORK", help="a second network to compare with, on the same images")
     add("--against-weights", type=Path, metavar="FILE", help="its state dict")
-    add_conversion(parser, "compare with the network that trueshift.convert makes of it")
+    add_conversion(parser, "compare with the same network after trueshift.convert")
     data = parser.add_argument_group("images")
     add = data.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")

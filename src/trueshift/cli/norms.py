@@ -20,7 +20,7 @@ from trueshift.report.selection import selection_lines, selection_verdict
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "See whether the learned selectors of a trained network choose: how far their logits stand"
+        "See whether the learned selectors of a trained network choose: how far their logits are"
         " above the noise of training, how often they keep the component of the largest norm, and"
         " how accurate the network is with the choices of APS, with random ones and averaged over"
         " them. On the test data of the run."

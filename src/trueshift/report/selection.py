@@ -43,22 +43,21 @@ def _choosing(selection: Selection) -> str:
     weak = [layer for layer in selection.layers if layer.at_chance]
     if not weak:
         low = percent(min(layer.agreement for layer in selection.layers))
-        return f"The selectors choose: at least {low} of noisy draws, as in training, agree."
+        return f"The selectors choose: at least {low} of draws with Gumbel noise agree with them."
     if len(weak) < len(selection.layers):
         names = ", ".join(layer.name for layer in weak)
         who = f"{len(weak)} of {len(selection.layers)} selectors ({names})"
     else:
         who = "This selector" if len(weak) == 1 else f"All {len(weak)} selectors"
-    verb = "choose at chance"
-    if _worthwhile(selection):  # though training can hardly have taught it
-        verb = "do not stand above the noise of training"
-    if len(weak) == 1:
-        verb = verb.replace("choose", "chooses").replace("do not", "does not")
+    one = len(weak) == 1
+    verb = "chooses at chance" if one else "choose at chance"
+    if _worthwhile(selection):
+        verb = f"{'has' if one else 'have'} logits within the noise of training"
     chance = _range([1 / layer.num_phases for layer in weak])
     shares = _range([layer.agreement for layer in weak])
     return (
-        f"{who} {verb}: with the Gumbel noise of training, {shares} of draws agree with the"
-        f" largest logit; noise alone gives {chance}."
+        f"{who} {verb}: {shares} of draws with Gumbel noise agree with the largest logit; noise"
+        f" alone gives {chance}."
     )
 
 

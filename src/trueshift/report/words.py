@@ -1,4 +1,4 @@
-"""What an audit found, in words and in percent."""
+"""The results of an audit, in words and in percent."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def break_text(result: AuditResult) -> str:
     """Say which module breaks first and which adds most."""
     first, most = result.first_break, result.largest_increase
     if not result.layers:
-        return "The inside of the network was not looked at."
+        return "The modules of the network were not measured."
     if first is None:
         return "No module breaks: every map moves along with the image, up to rounding."
     where = "an operation just before " if first.input_error > BREAKS else ""
