@@ -155,7 +155,7 @@ def _on_choice(selector: Any, report: Callable[[Seen], None]) -> Callable[[], No
 
     def end() -> None:
         for name in names:
-            delattr(selector, name)
+            vars(selector).pop(name, None)  # once, if layers share it
 
     return end
 

@@ -62,7 +62,7 @@ def replaced_selectors(layers: Layers, selector: nn.Module) -> Iterator[None]:
     own = {name: layer.selector for name, layer in layers.items()}
     try:
         for layer in layers.values():
-            layer.selector = selector
+            layer.selector = selector.eval()
         yield
     finally:
         for name, layer in layers.items():
@@ -73,7 +73,7 @@ def with_other_choices(
     network: Network, images: Tensor, layers: Layers, selectors: Sequence[RandomSelector]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield outputs with the choices of APS, with each of ``selectors``, and the latter's mean."""
-    with replaced_selectors(layers, NormSelector(2).eval()):
+    with replaced_selectors(layers, NormSelector(2)):
         yield "norm", network(images)
     outputs = []
     for k, selector in enumerate(selectors):
