@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import trueshift as ts
-from trueshift.audit.probes import selecting_layers, watch_layer
+from trueshift.audit.probes import observe_choices, selecting_layers, watch_layer
 
 
 def unet(method="lps"):
@@ -41,3 +41,16 @@ def test_a_layer_is_watched_wherever_it_selects_from(select):
         with torch.no_grad():
             assert torch.equal(seen.phase, net.features(x)[-1].steps[k].phase)
         assert seen.sampled.shape[2:] == seen.x.shape[2:]
+
+
+def test_observing_changes_no_bit_and_leaves_nothing_behind():
+    torch.manual_seed(0)
+    net = ts.models.resnet18(ts.Sampling("lps", "tri3", hidden="eighth"), num_classes=5).eval()
+    x, names = torch.randn(4, 3, 32, 32), []
+    with torch.no_grad():
+        before = net(x)
+        with observe_choices(selecting_layers(net), lambda name, _: names.append(name)):
+            assert torch.equal(net(x), before)
+        net(x)
+    assert names == list(selecting_layers(net))
+    assert not any({"choose", "scores"} & vars(module).keys() for module in net.modules())
