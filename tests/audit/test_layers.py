@@ -5,7 +5,7 @@ from torch import nn
 import trueshift as ts
 from trueshift import _chunks as chunks
 from trueshift.audit import audit
-from trueshift.audit.layers import _as_map, map_error
+from trueshift.audit.maps import as_map, map_error
 from trueshift.convert import convert
 from trueshift.report.words import break_text
 
@@ -94,8 +94,8 @@ def test_error_is_relative():
     ],
 )
 def test_what_is_seen_as_a_map(shape, wanted):
-    found = _as_map(torch.zeros(shape), (16, 16))
-    assert (None if found is None else tuple(found.shape)) == wanted
+    seen = as_map(torch.zeros(shape), (16, 16))
+    assert (None if seen is None else tuple(seen.shape)) == wanted
 
 
 def test_margins_are_differences_of_the_two_largest_logits():
@@ -154,19 +154,34 @@ def test_an_operation_between_modules_is_found():
 
 @pytest.mark.parametrize("method", ["aps", "lps"])
 def test_the_choice_shown_is_the_one_made_also_in_ties(method):
-    net = ts.models.resnet(ts.Sampling(method), (1, 1), (4, 8), num_classes=3, stem="cifar")
-    down, kept = net.eval().layer2[0].down, []
-    original = down.selector.choose
-    down.selector.choose = lambda *args: kept.append(original(*args)) or kept[-1]
+    net = ts.models.resnet(ts.Sampling(method), (1, 1), (4, 8), num_classes=3, stem="cifar").eval()
     spot = torch.zeros(1, 3, 8, 8)
     spot[..., 3, 4] = 1
     for image in (spot, torch.ones(1, 3, 8, 8), torch.randn(1, 3, 8, 8)):
         (choice,) = audit(net, image, shifts=1, examples=0).choices
-        assert choice.chosen == int(kept[-1])  # the last call was that on the image alone
+        with torch.no_grad():
+            assert choice.chosen == int(net.features(image)[-1].steps[0].phase)
+
+
+def test_modules_that_take_a_batch_in_parts_are_compared_as_a_whole():
+    class Parts(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.net, self.size = net, size
+
+        def forward(self, x):
+            return torch.cat([self.net(part) for part in x.split(self.size)])
+
+    net = network(circular(4, 4, 2))
+    whole, parts = (audit(Parts(size), IMAGES, shifts=2).layers for size in (6, 4))
+    assert [layer.name for layer in parts] == [layer.name for layer in whole]
+    errors = [[layer.error for layer in layers] for layers in (parts, whole)]
+    assert errors[0] == pytest.approx(errors[1], abs=1e-6)
+    assert [layer.error > 1e-4 for layer in whole[:3]] == [False, False, True]
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_scripted_networks_are_not_looked_into():
+def test_scripted_networks_have_no_layers_to_observe():
     scripted = torch.jit.trace(network().eval(), IMAGES)
     result = audit(scripted, IMAGES, shifts=3)
     assert result.layers == ()

@@ -23,14 +23,14 @@ def images():
 
 
 class Striped(nn.Module):
-    """Changes its mind by where the image stands: sees every other pixel only."""
+    """Depends on where the image is: reads every other pixel only."""
 
     def forward(self, x):
         sampled = x[:, :, ::2, ::2].mean((2, 3))
         return sampled - x.mean((2, 3))
 
 
-def by_hand(model, images, labels, shifts):
+def by_loops(model, images, labels, shifts):
     """Consistency, accuracies and changes in plain loops."""
     still = model(images)
     shares, accuracies, changes = [], [], []
@@ -45,21 +45,21 @@ def by_hand(model, images, labels, shifts):
 def test_numbers_of_a_classifier_are_those_of_plain_loops(images):
     labels, model = torch.tensor([0, 1, 2, 0, 1]), Striped()
     shifts = [(dy, dx) for dy in range(-6, 6) for dx in range(-6, 6) if (dy, dx) != (0, 0)]
-    shares, accuracies, changes = by_hand(model, images, labels, shifts)
-    found = audit(model, images, labels, batch_size=3).measurements[0]
-    assert list(found.shifts) == shifts
-    assert found.shares == pytest.approx(shares)
-    assert found.consistency == pytest.approx(sum(shares) / len(shares))
-    assert 0 < found.consistency < 1
-    assert found.shares[shifts.index(found.worst_shift)] == min(found.shares)
-    assert found.accuracy.worst == pytest.approx(min(accuracies))
-    assert found.accuracy.best == pytest.approx(max(accuracies))
-    assert found.accuracy.mean == pytest.approx(sum(accuracies) / len(accuracies))
-    assert found.largest_change == pytest.approx(max(changes), abs=1e-6)
+    shares, accuracies, changes = by_loops(model, images, labels, shifts)
+    measured = audit(model, images, labels, batch_size=3).measurements[0]
+    assert list(measured.shifts) == shifts
+    assert measured.shares == pytest.approx(shares)
+    assert measured.consistency == pytest.approx(sum(shares) / len(shares))
+    assert 0 < measured.consistency < 1
+    assert measured.shares[shifts.index(measured.worst_shift)] == min(measured.shares)
+    assert measured.accuracy.worst == pytest.approx(min(accuracies))
+    assert measured.accuracy.best == pytest.approx(max(accuracies))
+    assert measured.accuracy.mean == pytest.approx(sum(accuracies) / len(accuracies))
+    assert measured.largest_change == pytest.approx(max(changes), abs=1e-6)
     middle = sorted(changes)[(len(changes) - 1) // 2]
-    assert found.median_change == pytest.approx(middle, abs=1e-6)
-    assert found.interval[0] < found.consistency < found.interval[1]
-    assert not found.bitwise_equal
+    assert measured.median_change == pytest.approx(middle, abs=1e-6)
+    assert measured.interval[0] < measured.consistency < measured.interval[1]
+    assert not measured.bitwise_equal
 
 
 def test_a_polyphase_network_is_bitwise_invariant(images):
@@ -211,7 +211,8 @@ def test_progress_counts_to_the_end(images):
     result = audit(small("lps"), images, kind="both", examples=3, **options)
     measured = 5 * sum(len(m.shifts) for m in result.measurements)
     inside = 2 * len(result.layer_shifts)  # half a batch of images at a time
-    total = measured + 3 * len(result.view) + inside
+    selection = 5 * (2 + len(result.selection.random))
+    total = measured + 3 * len(result.view) + inside + selection
     assert calls[-1] == (total, total)
     assert {total for _, total in calls} == {total}
     assert [done for done, _ in calls] == sorted(done for done, _ in calls)
@@ -239,11 +240,11 @@ def test_json_holds_the_numbers(images, tmp_path):
 
 
 def test_the_heat_map_has_every_shift(images):
-    found = audit(Striped(), images).measurements[0]
-    rows, columns, grid = found.heat_map()
+    measured = audit(Striped(), images).measurements[0]
+    rows, columns, grid = measured.heat_map()
     assert (rows, columns) == (list(range(-6, 6)), list(range(-6, 6)))
     assert grid[6, 6] == 1
-    assert grid[6 + 1, 6 - 3] == found.shares[found.shifts.index((1, -3))]
+    assert grid[6 + 1, 6 - 3] == measured.shares[measured.shifts.index((1, -3))]
     assert not grid.isnan().any()
     few = audit(Striped(), images, shifts=[(0, 2)]).measurements[0]
     assert few.heat_map()[2].isnan().tolist() == [[False, True, False]]

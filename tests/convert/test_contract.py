@@ -9,8 +9,8 @@ from torch import nn
 from torch.nn import functional as F
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, SamePadding, image
 
-from trueshift.convert import convert, plan
-from trueshift.convert.phases import Unshift
+from trueshift.convert import convert
+from trueshift.convert.parts.phases import Recipe, Unshift
 from trueshift.layers.selectors import set_tau
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
@@ -156,7 +156,7 @@ def test_a_soft_phase_near_one_hot_is_the_hard_one(name):
     new = convert(trained(make()), spec, example, verify=False)
     new.double()
     for module in new.modules():
-        if hasattr(module, "conv2") and hasattr(module, "tau"):  # tell phases well apart
+        if hasattr(module, "conv2") and hasattr(module, "tau"):  # distinguish phases well
             module.conv2.weight.data.mul_(50)
     example = [x.double() for x in example]
     set_tau(new, 1e-9)
@@ -175,50 +175,9 @@ def test_dropout_in_the_code_is_active_while_training():
     assert torch.equal(new.eval()(X), new(X))
 
 
-def test_plan_is_readable_and_changes_nothing():
-    model = trained(Residual())
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    found = plan(model, X, "aps")
-    assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-    roles = {site.name: (site.role, site.stride, site.detail) for site in found.sites}
-    assert roles["stem"] == ("leads", (2, 2), "")
-    assert roles["block1.conv1"] == ("leads", (2, 2), "")
-    assert roles["block1.short"] == ("follows", (2, 2), "block1_conv1")
-    assert roles["block1.conv2"][0] == "padding"
-    assert found.converts
-    assert found.required_multiple == 16
-    assert found.flops_after > found.flops > 0
-    shown = str(found)
-    assert "block1.short" in shown
-    assert "follows" in shown
-    assert "FLOPs on the example" in shown
-    stem = next(site for site in found.sites if site.name == "stem")
-    assert stem.flops_after == 4 * stem.flops
-
-
-def test_selecting_on_the_input_costs_no_dense_operation():
-    model = trained(Residual())
-    found = plan(model, X, "aps", select="input")
-    assert found.flops_after == found.flops
-    assert plan(model, X, Sampling("aps", select="input")) == found
-
-
-def test_plan_of_a_segmenter_names_what_is_undone():
-    found = plan(trained(FunctionalUnet("bilinear", True)), X)
-    ups = [site for site in found.sites if site.role == "up"]
-    assert len(ups) == 2
-    assert all("undoes" in site.detail and "align_corners" in site.detail for site in ups)
-
-
-def test_plan_collects_refusals():
-    found = plan(nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.Flatten()), X)
-    assert not found.converts
-    assert "refused: 1 (Flatten)" in str(found)
-
-
 def test_a_soft_phase_spreads_an_up_sampled_map():
     terms = (((0, 0, 1, 2, 1),), ((0, 1, 1, 2, 1),))
-    unshift = Unshift((terms, ((2, 2),)))
+    unshift = Unshift(Recipe((0,), ((2, 2),), terms))
     x = image(1, 2, 4, 6)
     phase = torch.tensor([[0.5, 0.0, 0.0, 0.5]], requires_grad=True)
     y = unshift(x, phase)

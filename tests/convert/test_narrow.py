@@ -1,4 +1,4 @@
-"""Where learned selectors look: at the narrowest map of those that pointwise operations link."""
+"""What learned selectors read: the narrowest of the maps that pointwise operations link."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ LPS = Sampling("lps", select="input")
 
 
 class Expanded(nn.Module):
-    """An inverted bottleneck: a wide map is made of a narrow one, and then sampled."""
+    """An inverted bottleneck: a narrow map becomes a wide one, which is sampled."""
 
     def __init__(self, kernel=1, stride=1):
         super().__init__()
@@ -45,30 +45,18 @@ class Coloured(nn.Module):
 
 def seen(model, spec, x=X):
     new = convert(model, spec, x)
-    found = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
+    selectors = [m for m in new.modules() if type(m).__name__ == "ConvSelector"]
     y = new(x)
     for shift in ((1, 0), (0, 3), (5, 2)):
         assert new(circular_shift(x, *shift)).equal(y)
-    return [selector.channels for selector in found]
+    return [selector.channels for selector in selectors]
 
 
-def test_before_an_expansion():
-    assert seen(trained(Expanded()), LPS) == [6]
-
-
-@pytest.mark.parametrize("inplace", [False, True])
-def test_the_narrow_map_may_be_overwritten(inplace):
+@pytest.mark.parametrize("inplace", [False, True])  # the narrow map may be overwritten
+def test_before_an_expansion(inplace):
     model = trained(Expanded())
     model.stem[1] = nn.ReLU(inplace=inplace)
     assert seen(model, LPS) == [6]
-
-
-def test_not_beyond_a_window():
-    assert seen(trained(Expanded(kernel=3)), LPS) == [24]
-
-
-def test_not_beyond_another_down_sampling():
-    assert seen(trained(Expanded(stride=2)), LPS) == [6, 24]
 
 
 class OfTwo(Expanded):
@@ -80,12 +68,17 @@ class OfTwo(Expanded):
         return self.head(self.down(x).mean((2, 3)))
 
 
-def test_not_beyond_a_meeting():
-    assert seen(trained(OfTwo()), LPS) == [6]
-
-
-def test_chosen_on_outputs_the_map_is_the_output():
-    assert seen(trained(Expanded()), Sampling("lps")) == [24]
+@pytest.mark.parametrize(
+    ("build", "spec", "widths"),
+    [
+        (lambda: Expanded(kernel=3), LPS, [24]),  # a window lies between
+        (lambda: Expanded(stride=2), LPS, [6, 24]),  # another down-sampling
+        (OfTwo, LPS, [6]),  # two maps meet
+        (Expanded, Sampling("lps"), [24]),  # chosen from the output
+    ],
+)
+def test_not_beyond_what_is_not_pointwise(build, spec, widths):
+    assert seen(trained(build()), spec) == widths
 
 
 def test_norms_cost_little_and_stay_where_they_are():

@@ -12,8 +12,8 @@ from torch import nn
 from user_nets import NETS, FunctionalUnet, JumpUnet, Residual, image
 
 from trueshift.convert import ConversionError, convert, plan
-from trueshift.convert.seam import roll_each, seam_scores
-from trueshift.convert.trees import leaves
+from trueshift.convert.parts.seam import roll_each, seam_scores
+from trueshift.convert.trace.trees import leaves
 from trueshift.export import check, export
 from trueshift.layers.selectors import ConvSelector, set_tau
 from trueshift.layers.spec import Sampling
@@ -182,10 +182,10 @@ def test_maps_that_are_not_understood_are_refused():
 
 
 def test_the_plan_names_the_seam():
-    found = plan(trained(Residual()), X, padding="seam")
-    assert [site.role for site in found.sites].count("seam") == 1
-    assert "begins at its seam" in str(found)
-    assert "with their own padding" in str(found)
+    planned = plan(trained(Residual()), X, padding="seam")
+    assert [site.role for site in planned.sites].count("seam") == 1
+    assert "begins at its seam" in str(planned)
+    assert "with their own padding" in str(planned)
     assert "seam" not in str(plan(trained(Residual()), X))
 
 
@@ -237,11 +237,11 @@ def test_compiles(make):
 def test_files_for_other_runtimes(form, spec, tmp_path):
     new = convert(trained(FunctionalUnet()), spec, X, padding="seam", verify=False)
     exported = export(new, X, tmp_path / f"net.{form}", form)
-    found = check(new, exported, X, repeats=1)
+    checked = check(new, exported, X, repeats=1)
     assert exported.batch[1] is None
     assert all(smallest < 16 and largest > 512 for smallest, largest in exported.sizes)
-    assert found.agrees
-    assert found.exactness.equal == found.exactness.total
+    assert checked.agrees
+    assert checked.exactness.equal == checked.exactness.total
 
 
 def test_each_item_rolls_by_its_own_shift():

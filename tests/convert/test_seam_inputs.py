@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from trueshift.convert import ConversionError, convert, plan
-from trueshift.convert.trees import leaves
+from trueshift.convert.trace.trees import leaves
 from trueshift.shifts import circular_shift
 
 X = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(3))
@@ -38,10 +38,10 @@ def test_outputs_move_with_the_picture(name):
     after, axes = OUTPUTS[name]
     new = convert(Net(after).eval(), "stride", X, padding="seam")
     with torch.no_grad():
-        found = list(leaves(new(X.roll((3, 5), (2, 3)))))
+        moved = list(leaves(new(X.roll((3, 5), (2, 3)))))
         expected = [y.roll((3, 5), axes) for y in leaves(new(X))]
-    assert len(found) > 0
-    assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert len(moved) > 0
+    assert all(torch.equal(one, other) for one, other in zip(moved, expected, strict=True))
 
 
 REFUSED = {
@@ -71,7 +71,7 @@ class TwoInputs(nn.Module):
         return self.join(self.a(x), self.b(other))
 
 
-def test_positions_of_several_inputs_are_not_told_apart():
+def test_positions_of_several_inputs_are_not_distinguished():
     net = TwoInputs(lambda x, y: torch.cat([x.flatten(1), y.flatten(1)], 1).sum(1)).eval()
     with pytest.raises(ConversionError, match="several inputs"):
         convert(net, "stride", (X, X.flip(0)), padding="seam")

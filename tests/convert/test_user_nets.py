@@ -1,7 +1,7 @@
 import pytest
 import torch
 from networks import trained
-from user_nets import NETS, FunctionalUnet, Residual, image
+from user_nets import NETS, FunctionalUnet, Profile, Residual, image
 
 from trueshift.convert import convert
 from trueshift.layers.spec import Sampling
@@ -77,14 +77,23 @@ def test_plain_strides_with_circular_padding_are_only_equivariant_to_their_strid
         assert not torch.allclose(new(circular_shift(x, 1, 1)), y, atol=1e-4)
 
 
-@pytest.mark.parametrize("select", ["output", "input"])
-def test_ties_in_one_branch_do_not_break_the_other(select):
-    # The leader's map is dead (all zeros), its follower is not: only the image can tell phases.
-    model = trained(Residual())
+def dead_blocks(model):
     for block in (model.block1, model.block2):
         block.bn1.weight.data.zero_()
         block.bn1.bias.data.fill_(-1.0)
-    x = image(2, 3, 32, 48)
+
+
+def dead_profile(model):
+    model.down.weight.data.zero_()
+    model.down.bias.data.fill_(-1.0)
+
+
+@pytest.mark.parametrize("select", ["output", "input"])
+@pytest.mark.parametrize(("make", "kill"), [(Residual, dead_blocks), (Profile, dead_profile)])
+def test_ties_in_one_branch_do_not_break_the_other(make, kill, select):
+    # The leader's map is dead (all zeros), its follower's is not: only the image shows the phase.
+    model, x = trained(make()), image(2, 3, 32, 48)
+    kill(model)
     new = convert(model, "aps", x, select=select)
     with torch.no_grad():
         y = new(x)

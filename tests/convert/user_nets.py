@@ -54,7 +54,7 @@ class FunctionalUnet(nn.Module):
 
 
 class JumpUnet(nn.Module):
-    """A stride-4 stem beside two strides of 2, transposed convolutions, a jump of 4."""
+    """A stride-4 stem next to two strides of 2, transposed convolutions, a jump of 4."""
 
     def __init__(self):
         super().__init__()
@@ -91,6 +91,19 @@ class Signal(nn.Module):
         x = F.gelu(self.b(F.gelu(self.a(x))))
         x = x * torch.sigmoid(self.gate(F.adaptive_avg_pool1d(x, 1)))
         return self.head(torch.amax(x, -1))
+
+
+class Profile(nn.Module):
+    """A 1-D map of an image: rows are averaged, columns are sampled."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.down = nn.Conv2d(3, 6, 3, 2, 1), nn.Conv1d(6, 8, 3, 2, 1)
+        self.short, self.head = nn.Conv1d(6, 8, 1, 2), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x)).mean(2)
+        return self.head((F.relu(self.down(x)) + self.short(x)).mean(2))
 
 
 class Volume(nn.Module):
@@ -229,6 +242,7 @@ NETS = {
     "jump unet": (JumpUnet, (image(*RGB),)),
     "super resolution": (SuperResolution, (image(2, 3, 6, 5),)),
     "signal": (Signal, (image(2, 2, 36),)),
+    "profile": (Profile, (image(*RGB),)),
     "volume": (Volume, (image(1, 1, 4, 8, 12),)),
     "two inputs": (TwoInputs, (image(*RGB), image(2, 1, 24, 16), image(2, 4))),
     "siamese": (Siamese, (image(*RGB), image(*RGB).flip(2))),

@@ -14,7 +14,8 @@ from trueshift.data import SHAPE_NAMES, make_shapes
 from trueshift.report.examples import mask_rows
 from trueshift.report.html import render, write_html
 from trueshift.report.images import CHANGED, colour_mask, data_uri, heat_picture, tile
-from trueshift.report.words import break_text, percent, shift_text, summary_lines, verdict
+from trueshift.report.numbers import percent
+from trueshift.report.words import break_text, shift_text, summary_lines, verdict
 
 
 def images(num=3, size=8):
@@ -135,6 +136,16 @@ def test_one_sentence_says_how_it_went(results, segmenter):
     assert any("Consistency" in line and "100 %" in line for line in summary_lines(learned))
 
 
+def test_learned_selectors_are_judged(results):
+    plain, learned = results
+    heading = "Whether the learned selectors choose"
+    assert heading not in render(plain)
+    page = render(plain, learned)
+    assert heading in page
+    assert "This selector chooses at chance: 25." in page
+    assert "Choices of layer2.0.down" in page
+
+
 def test_percent_never_claims_too_much():
     assert [percent(v) for v in (0, 0.0001, 0.5, 0.9999, 1)] == [
         "0 %",
@@ -215,7 +226,7 @@ def test_nothing_to_show_is_no_error():
     page = render(bare)
     assert 'id="view"' not in page
     assert 'id="layers"' not in page
-    assert "not looked at" in page
+    assert "were not measured" in page
 
 
 def test_pictures():

@@ -4,7 +4,6 @@ from PIL import Image
 
 import trueshift as ts
 from trueshift.data import make_shapes
-from trueshift.report.choices import selecting_layers, watch_layer
 from trueshift.report.segmentation import (
     Masks,
     common_multiple,
@@ -96,23 +95,3 @@ def test_figure_refuses_masks_of_another_size(tmp_path):
     images = [torch.zeros(3, 4, 4, dtype=torch.uint8)]
     with pytest.raises(FileNotFoundError, match="no folder"):
         qualitative_figure(images, masks, tmp_path / "no" / "x.png")
-
-
-@pytest.mark.parametrize("method", ["lps", "aps"])
-def test_what_a_layer_saw_and_chose(method, generator):
-    model, x = unet(method), torch.randn(2, 3, 16, 16, generator=generator)
-    layers = selecting_layers(model)
-    assert list(layers) == ["downs.0.down", "downs.1.down"]
-    name, seen = watch_layer(model, None, x)
-    assert name == "downs.1.down"
-    assert seen.x.shape == (2, 8, 8, 8)
-    with torch.no_grad():
-        assert torch.equal(seen.phase, model.features(x)[-1].steps[1].phase)
-    assert torch.equal(seen.phase, layers[name].selector.choose(seen.x, (2, 2)))
-
-
-def test_layers_that_are_not_there():
-    with pytest.raises(ValueError, match=r"no layer 'x' .* downs.0.down, downs.1.down"):
-        watch_layer(unet(), "x", torch.ones(1, 3, 8, 8))
-    with pytest.raises(ValueError, match="not a network of method lps or aps"):
-        watch_layer(unet("stride"), None, torch.ones(1, 3, 8, 8))

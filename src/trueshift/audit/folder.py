@@ -37,15 +37,15 @@ class FolderImages:
     ) -> None:
         folder = Path(folder)
         paths = _find(folder)
-        found = sorted({_class(p, folder) for p in paths}) if labels else []
-        if "" in found:
+        names = sorted({_class(p, folder) for p in paths}) if labels else []
+        if "" in names:
             raise ValueError(
                 f"audit: labels are the names of sub-folders, but {folder} holds images itself."
                 " Sort them into a folder for each class, or leave out the labels."
             )
-        numbered = all(name.isdecimal() for name in found)
-        self.labels = {name: int(name) if numbered else k for k, name in enumerate(found)}
-        self.class_names = () if numbered else tuple(found)
+        numbered = all(name.isdecimal() for name in names)
+        self.labels = {name: int(name) if numbered else k for k, name in enumerate(names)}
+        self.class_names = () if numbered else tuple(names)
         self.paths = _spread(paths, num_images)
         self.folder, self.size = folder, size
         self.mean, self.std = (torch.tensor(v)[:, None, None] for v in (mean, std))
@@ -55,7 +55,8 @@ class FolderImages:
 
     def __getitem__(self, index: int) -> Tensor | tuple[Tensor, int]:
         path = self.paths[index]
-        image = (read_image(path, self.size, len(self.mean)) - self.mean) / self.std
+        pixels = _read_pixels(path, self.size, len(self.mean))
+        image = (pixels.float() / 255 - self.mean) / self.std
         if not self.labels:
             return image
         return image, self.labels[_class(path, self.folder)]
@@ -64,20 +65,6 @@ class FolderImages:
 def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
     """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
     return [_read_pixels(path, size, 3) for path in _spread(_find(folder), num_images)]
-
-
-def read_image(path: Path, size: int | None, channels: int) -> Tensor:
-    """Read an image file.
-
-    Args:
-        path: The file.
-        size: See :class:`FolderImages`.
-        channels: 3, or 1 for grey.
-
-    Returns:
-        float32 ``(channels, H, W)`` in [0, 1].
-    """
-    return _read_pixels(path, size, channels).float() / 255
 
 
 def _find(folder: Path) -> list[Path]:

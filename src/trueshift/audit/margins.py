@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from trueshift._validate import stride_per_axis
+from trueshift.audit.probes import Seen, logits_of, observe_choices, selecting_layers
 from trueshift.functional import polyphase_split
-from trueshift.layers.selectors import ConvSelector, NormSelector
-from trueshift.ties import argmax_phase
 
 _PICTURE = 64  # largest side of a kept component
 _MOST_COMPONENTS, _MOST_FILTERS = 16, 32
@@ -63,25 +61,18 @@ class Choice:
 
 
 class SelectorRecorder:
-    """Notes the logits of every learned or norm selector of a network.
-
-    Selectors are asked by method, not by call, so hooks do not see them; their methods are
-    replaced while :meth:`recording` lasts.
+    """Records margins and choices of the selectors of a network.
 
     Args:
         model: The network.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.selectors = {
-            name: module
-            for name, module in model.named_modules()
-            if isinstance(module, ConvSelector | NormSelector)
-        }
+        self.layers = selecting_layers(model)
+        self.choices: dict[str, Choice] = {}
         self._margins: dict[str, list[Tensor]] = {}
         self._relative: dict[str, float] = {}
         self._seen: dict[str, int] = {}  # images so far: a batch may come in parts
-        self.choices: dict[str, Choice] = {}
 
     @contextlib.contextmanager
     def recording(self, rows: int, picture: int | None = None) -> Iterator[None]:
@@ -91,69 +82,46 @@ class SelectorRecorder:
             rows: How many images count; the others of the batch repeat them.
             picture: Row of the image whose components are kept, if any.
         """
-        methods = {}
         self._seen.clear()
-        for name, selector in self.selectors.items():
-            method = "scores" if isinstance(selector, ConvSelector) else "_norms"
-            methods[name] = method
-            original = getattr(selector, method)
-            tell = functools.partial(self._record, name, rows, picture)
-            setattr(selector, method, _telling(original, tell))
-        try:
+        record = functools.partial(self._record, rows, picture)
+        with observe_choices(self.layers, record):
             yield
-        finally:
-            for name, selector in self.selectors.items():
-                delattr(selector, methods[name])
-
-    def _record(
-        self, name: str, rows: int, picture: int | None, logits: Tensor, x: Tensor, stride: Any
-    ) -> None:
-        first = self._seen.get(name, 0)
-        self._seen[name] = first + len(logits)
-        logits = logits[: max(rows - first, 0)].detach().double().cpu()
-        if not len(logits):
-            return
-        best, second = logits.topk(2, dim=1).values.unbind(1)
-        margin = best - second
-        scale = logits.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
-        self._margins.setdefault(name, []).append(margin.float())
-        smallest = float((margin / scale).min())
-        self._relative[name] = min(self._relative.get(name, math.inf), smallest)
-        here = picture is not None and first <= picture < first + len(logits)
-        if picture is not None and here and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
-            row = slice(picture - first, picture - first + 1)
-            steps = stride_per_axis("audit", stride, 2)
-            chosen = int(argmax_phase(logits[row], x[row].cpu(), steps))
-            self.choices[name] = _choice(name, self.selectors[name], x[row], stride, chosen)
 
     def margins(self) -> tuple[Margin, ...]:
-        """Return the margins of the selectors that were asked."""
-        found = []
-        for name in self.selectors:
-            if name not in self._margins:
-                continue
+        """Return the margins of the selectors that chose."""
+        result = []
+        for name in (name for name in self.layers if name in self._margins):
             values = torch.cat(self._margins[name])
             ties = int((values == 0).sum())
             low, middle = float(values.min()), float(values.median())
-            found.append(Margin(name, low, self._relative[name], middle, ties, len(values)))
-        return tuple(found)
+            relative = self._relative[name]
+            result.append(Margin(_selector(name), low, relative, middle, ties, len(values)))
+        return tuple(result)
+
+    def _record(self, rows: int, picture: int | None, name: str, seen: Seen) -> None:
+        first, selector = self._seen.get(name, 0), self.layers[name].selector
+        self._seen[name] = first + len(seen.x)
+        x = seen.x[: max(rows - first, 0)]
+        if not len(x):
+            return
+        logits = logits_of(selector, x, seen.stride)
+        best, second = logits.topk(2, dim=1).values.unbind(1)
+        scale = logits.abs().amax(1).clamp(min=torch.finfo(torch.float64).tiny)
+        self._margins.setdefault(name, []).append((best - second).float())
+        smallest = float(((best - second) / scale).min())
+        self._relative[name] = min(self._relative.get(name, math.inf), smallest)
+        row = -1 if picture is None else picture - first
+        if 0 <= row < len(x) and x.ndim == 4 and logits.shape[1] <= _MOST_COMPONENTS:
+            chosen = int(seen.phase[row].argmax() if seen.phase.ndim > 1 else seen.phase[row])
+            one = x[row : row + 1]
+            self.choices[name] = _choice(_selector(name), selector, one, seen.stride, chosen)
 
 
-def _telling(
-    original: Callable[..., Tensor], tell: Callable[[Tensor, Tensor, Any], None]
-) -> Callable[..., Tensor]:
-    def call(x: Tensor, stride: Any, **options: Any) -> Tensor:
-        if options.get("exact"):  # a second look at images that are close to a tie
-            return original(x, stride, **options)
-        rounds = "exact" in options
-        scores = original(x, stride, **options)
-        tell(original(x, stride, exact=True) if rounds else scores, x, stride)  # sums hide ties
-        return scores
-
-    return call
+def _selector(layer: str) -> str:
+    return f"{layer}.selector".removeprefix(".")
 
 
-def _choice(name: str, selector: nn.Module, x: Tensor, stride: Any, chosen: int) -> Choice:
+def _choice(name: str, selector: Any, x: Tensor, stride: Any, chosen: int) -> Choice:
     components = polyphase_split(x.detach().float(), stride)[0]  # (P, C, h, w)
     norms = components.flatten(1).norm(dim=1)
     maps = components.mean(1)[:, :_PICTURE, :_PICTURE]
@@ -163,9 +131,10 @@ def _choice(name: str, selector: nn.Module, x: Tensor, stride: Any, chosen: int)
     return Choice(name, pictures, chosen, int(norms.argmax()), _filters(selector))
 
 
-def _filters(selector: nn.Module) -> Tensor | None:
-    if not isinstance(selector, ConvSelector) or selector.dim != 2:
+def _filters(selector: Any) -> Tensor | None:
+    conv = getattr(selector, "conv1", None)
+    if conv is None or conv.weight.ndim != 4:
         return None
-    taps = selector.conv1.weight.detach().float().mean(1)[:_MOST_FILTERS]  # (F, 3, 3)
+    taps = conv.weight.detach().float().mean(1)[:_MOST_FILTERS]  # (F, 3, 3)
     scaled = taps * (127 / float(taps.abs().max().clamp(min=1e-12))) + 128
     return scaled.round().to(torch.uint8).cpu()

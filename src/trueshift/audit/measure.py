@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.audit.inputs import Images, ImageSource, Network, Shifts, in_eval_mode
-from trueshift.audit.passes import Passes, Progress, make_plans
+from trueshift.audit.images import Images, ImageSource
+from trueshift.audit.passes import Passes, Progress
+from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult, Measurement
+from trueshift.audit.shifting import Shifts, shift_set
 
 KINDS = ("circular", "standard", "both")
 
@@ -76,26 +78,31 @@ def audit(
     check_positive("audit", batch_size=batch_size)
     if not callable(model):
         raise TypeError(f"audit: model must be a network, got {type(model).__name__}.")
-    source, network = ImageSource(images, labels), Network(model, output)
+    source, network = ImageSource(images, labels), Predictor(model, output)
     _check_examples(examples, len(source))
     kinds = ("circular", "standard") if kind == "both" else (kind,)
-    plans = make_plans(source, network, kinds, shifts, window, seed)
+    multiple = getattr(network.module, "required_multiple", 1)
+    multiple = multiple if isinstance(multiple, int) else 1
+    size = source.shape[1:]
+    sets = tuple(shift_set(one, shifts, size, window, multiple, seed) for one in kinds)
     num_examples = min(examples, len(source)) if isinstance(examples, int) else len(examples)
-    passes = Passes(source, network, plans, batch_size, num_examples, layers, progress)
+    passes = Passes(source, network, sets, batch_size, num_examples, layers, progress)
     with in_eval_mode(network.module):
         measurements = passes.measure()
         shown = passes.view(measurements[0], _chosen(measurements[0], examples))
-        choices, found = passes.inside(shown[0].index if shown else 0)
+        choices, errors = passes.inside(shown[0].index if shown else 0)
+        selection = passes.selection()
     return AuditResult(
         name=name or type(model).__name__,
         task=passes.task,
         num_images=len(source),
         image_shape=source.shape,
         measurements=measurements,
-        layers=found,
-        layer_shifts=passes.layer_shifts if found else (),
+        layers=errors,
+        layer_shifts=passes.layer_shifts if errors else (),
         margins=passes.selectors.margins() if passes.selectors is not None else (),
         choices=choices,
+        selection=selection,
         examples=shown,
         view=passes.view_shifts,
         class_names=None if class_names is None else tuple(class_names),

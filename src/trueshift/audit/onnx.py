@@ -46,20 +46,20 @@ class OnnxModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor | dict[str, Tensor]:
         fixed = self.input_shape[0] if isinstance(self.input_shape[0], int) else len(x)
         parts = [self._run(part, fixed) for part in x.split(fixed)]
-        found = [torch.cat(one) for one in zip(*parts, strict=True)]
-        named = dict(zip(self.output_names, found, strict=True))
-        return found[0] if len(found) == 1 else named
+        outputs = [torch.cat(one) for one in zip(*parts, strict=True)]
+        named = dict(zip(self.output_names, outputs, strict=True))
+        return outputs[0] if len(outputs) == 1 else named
 
     def _run(self, x: Tensor, batch: int) -> list[Tensor]:
         missing = batch - len(x)
         full = F.pad(x, (0,) * (2 * x.ndim - 1) + (missing,)) if missing else x
         try:
-            found = self.session.run(None, {self.input_name: full.cpu().contiguous().numpy()})
+            outputs = self.session.run(None, {self.input_name: full.cpu().contiguous().numpy()})
         except Exception as error:  # onnxruntime's errors share no other class
             raise ValueError(
                 f"load_onnx: the network takes {self.input_shape}, got {tuple(full.shape)}: {error}"
             ) from error
-        return [torch.from_numpy(one)[: len(x)] for one in found]
+        return [torch.from_numpy(one)[: len(x)] for one in outputs]
 
 
 def load_onnx(path: str | os.PathLike[str]) -> OnnxModel:
@@ -69,7 +69,7 @@ def load_onnx(path: str | os.PathLike[str]) -> OnnxModel:
         path: The file, with one input of images ``(B, C, H, W)``.
 
     Returns:
-        The module. It runs on the CPU and has no modules to look into.
+        The module. It runs on the CPU and has no modules inside.
     """
     return OnnxModel(path)
 

@@ -1,4 +1,4 @@
-"""What an audit found: plain numbers, and a few pictures for the report."""
+"""Results of an audit: plain numbers, and a few pictures for the report."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from torch import Tensor
 
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
+from trueshift.audit.selection import Selection
+from trueshift.audit.shifting import Offsets
 
 FORMAT, FORMAT_VERSION = "trueshift-audit", 1
 BREAKS = 1e-4  # a relative error that rounding in float32 does not reach
-
-Offsets = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ class AuditResult:
         layer_shifts: The shifts that ``layers`` was measured at.
         margins: How close every selector came to a tie.
         choices: What every selector saw of the first example and chose.
+        selection: Whether learned selectors choose, and what that is worth; None without them.
         examples: Images with predictions at every shift of ``view``, the least consistent first.
         view: The shifts (dy, dx) of the examples.
         class_names: Names of the labels, if known.
@@ -149,6 +150,7 @@ class AuditResult:
     layer_shifts: tuple[Offsets, ...]
     margins: tuple[Margin, ...]
     choices: tuple[Choice, ...]
+    selection: Selection | None
     examples: tuple[Example, ...]
     view: tuple[Offsets, ...]
     class_names: tuple[str, ...] | None
@@ -211,10 +213,11 @@ class AuditResult:
 
         Args:
             path: File to write.
-            other: The audit of a second network; it stands under the key ``against``.
+            other: The audit of a second network; it is under the key ``against``.
         """
         path = Path(path)
-        _check_folder(path)
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"audit: no folder {path.parent} to write {path.name} to.")
         numbers = self.to_dict()
         if other is not None:
             numbers["against"] = other.to_dict()
@@ -228,15 +231,10 @@ class AuditResult:
             path: File to write.
             other: The audit of a second network on the same images, to compare with.
         """
-        # By name: `report` stands above this package, and needs jinja2.
+        # By name: `report` imports this package, and needs jinja2.
         write_html = importlib.import_module("trueshift.report.html").write_html
         written: Path = write_html(self, path, other)
         return written
-
-
-def _check_folder(path: Path) -> None:
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"audit: no folder {path.parent} to write {path.name} to.")
 
 
 def _plain(value: Any) -> Any:

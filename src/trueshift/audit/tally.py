@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trueshift.audit.inputs import Offsets, labels_of
+from trueshift.audit.predictor import IGNORE, labels_of
 from trueshift.audit.results import Measurement, Spread
-from trueshift.shifts import circular_shift, common_region, standard_shift
+from trueshift.audit.shifting import Offsets, ShiftSet
+from trueshift.shifts import circular_shift, common_region
 
-IGNORE = 255  # pixels without a label
 _KEPT = 2**20  # changes kept for the median
 
 
@@ -17,16 +17,12 @@ class Tally:
     """Counts of one kind of shift.
 
     Args:
-        kind: ``"circular"`` or ``"standard"``.
-        window: Height and width of what the network sees.
-        shifts: The shifts that are compared.
+        shift_set: The shifts that are compared.
         num_images: How many images there will be.
     """
 
-    def __init__(
-        self, kind: str, window: tuple[int, int], shifts: tuple[Offsets, ...], num_images: int
-    ) -> None:
-        self.kind, self.window, self.shifts = kind, window, shifts
+    def __init__(self, shift_set: ShiftSet, num_images: int) -> None:
+        self.shift_set, shifts = shift_set, shift_set.shifts
         self.shares = torch.zeros(len(shifts), dtype=torch.float64)
         self.image_shares = torch.zeros(num_images, dtype=torch.float64)
         self.correct = torch.zeros(len(shifts), 2, dtype=torch.float64)  # right, counted
@@ -47,13 +43,13 @@ class Tally:
             self.correct_still += self._right(labels_of(reference), labels, (0, 0))
 
     def add(
-        self, k: int, reference: Tensor, found: Tensor, labels: Tensor | None, indices: range
+        self, k: int, reference: Tensor, output: Tensor, labels: Tensor | None, indices: range
     ) -> None:
         """Count a batch at shift number ``k``."""
         from trueshift.metrics.agreement import agreement  # the package needs torchmetrics
 
-        shift = self.shifts[k]
-        still, moved = self._aligned(reference, found, shift)
+        shift = self.shift_set.shifts[k]
+        still, moved = self._aligned(reference, output, shift)
         same, _ = agreement(labels_of(still), labels_of(moved))
         self.shares[k] += same.sum().cpu()
         self.image_shares[indices.start : indices.stop] += same.cpu()
@@ -64,25 +60,26 @@ class Tally:
         self.changes.append(change[offset :: self.every])
         self.num_compared += len(change)
         if labels is not None:
-            self.correct[k] += self._right(labels_of(found), labels, shift)
+            self.correct[k] += self._right(labels_of(output), labels, shift)
 
     def result(self) -> Measurement:
         """Return the fractions."""
         from trueshift.metrics.agreement import wilson_interval  # the package needs torchmetrics
 
-        num_images, num_shifts = len(self.image_shares), len(self.shifts)
+        kind, window, shifts = self.shift_set
+        num_images, num_shifts = len(self.image_shares), len(shifts)
         shares = self.shares / num_images
         consistency = float(shares.mean()) if bool((shares < 1).any()) else 1.0
         count, total, squares = self.moments.tolist()
         variance = max(squares / count - (total / count) ** 2, 0.0)
         return Measurement(
-            kind=self.kind,
-            window=self.window,
-            shifts=self.shifts,
+            kind=kind,
+            window=window,
+            shifts=shifts,
             shares=tuple(shares.tolist()),
             consistency=consistency,
             interval=wilson_interval(consistency, num_images),
-            worst_shift=self.shifts[int(shares.argmin())],
+            worst_shift=shifts[int(shares.argmin())],
             accuracy=self._accuracy(),
             largest_change=self.largest,
             median_change=float(torch.cat(self.changes).median()),
@@ -102,27 +99,22 @@ class Tally:
         """Move the outputs of a segmenter back; those of a classifier are where they are."""
         if still.ndim == 2:
             return still, moved
-        if self.kind == "circular":
+        if self.shift_set.kind == "circular":
             return still, circular_shift(moved, -shift[0], -shift[1])
         return common_region(still, moved, (0, 0), shift)
 
-    def _right(self, found: Tensor, labels: Tensor, shift: Offsets) -> Tensor:
+    def _right(self, answer: Tensor, labels: Tensor, shift: Offsets) -> Tensor:
         """Return how many labels are right and how many count."""
-        target = labels.to(found.device)
-        if found.ndim == 3:
-            move = self.kind == "circular"
-            target = (
-                circular_shift(target, *shift)
-                if move
-                else standard_shift(target, self.window, *shift)
-            )
-        if target.shape != found.shape:
+        target = labels.to(answer.device)
+        if answer.ndim == 3:
+            target = self.shift_set.see(target, shift)
+        if target.shape != answer.shape:
             raise ValueError(
-                f"audit: labels must have shape {tuple(found.shape)} for this network, got"
+                f"audit: labels must have shape {tuple(answer.shape)} for this network, got"
                 f" {tuple(target.shape)}."
             )
-        counts = target != IGNORE if found.ndim == 3 else torch.ones_like(target, dtype=torch.bool)
-        right = ((found == target) & counts).sum()
+        counts = target != IGNORE if answer.ndim == 3 else torch.ones_like(target, dtype=torch.bool)
+        right = ((answer == target) & counts).sum()
         return torch.stack([right, counts.sum()]).double().cpu()
 
 

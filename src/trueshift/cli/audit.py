@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,11 +11,12 @@ import torch
 from torch import Tensor
 
 from trueshift.audit.folder import FolderImages
-from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
+from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
 from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.progress import Progress
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
 
@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--output", metavar="KEY", help="which part of a dict or tuple holds the logits: out, 0")
     add("--against", metavar="NETWORK", help="a second network to compare with, on the same images")
     add("--against-weights", type=Path, metavar="FILE", help="its state dict")
-    add_conversion(parser, "compare with the network that trueshift.convert makes of it")
+    add_conversion(parser, "compare with the same network after trueshift.convert")
     data = parser.add_argument_group("images")
     add = data.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
@@ -116,12 +116,12 @@ def _check(args: argparse.Namespace) -> None:
         torch.zeros(1, device=args.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {args.device} is not to be had: {reason}") from error
+        raise ValueError(f"--device {args.device} is not available: {reason}") from error
 
 
 def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any = 4) -> AuditResult:
     model = loaded.model.to(args.device)
-    with _progress(loaded.name) as progress:
+    with Progress(loaded.name, "shifted images") as progress:
         return audit(
             model,
             data.images,
@@ -192,7 +192,7 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
         return _Data(images, None, loaded.class_names, origin)
-    network = Network(loaded.model, args.output)
+    network = Predictor(loaded.model, args.output)
     with in_eval_mode(network.module):
         logits = network(images[:1])
     wanted = len(SHAPE_NAMES) + (logits.ndim == 4)
@@ -223,32 +223,3 @@ def _shifts(text: str) -> str | int:
     if not text.isdigit():
         raise ValueError(f"--shifts must be a number or all, got {text!r}.")
     return int(text)
-
-
-class _progress:
-    """A bar on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> Any:
-        self.bar: Any = None
-        self.told = time.monotonic()
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self.bar = Progress(console=Console(stderr=True), transient=True).__enter__()
-            self.task = self.bar.add_task(self.name, total=1.0)
-        return self._tell
-
-    def __exit__(self, *error: Any) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*error)
-
-    def _tell(self, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-        elif time.monotonic() - self.told > 10:
-            self.told = time.monotonic()
-            print(f"{self.name}: {done} of {total} shifted images", file=sys.stderr, flush=True)

@@ -101,8 +101,8 @@ def _segmentation(args: argparse.Namespace) -> Path:
 
 
 def _components(args: argparse.Namespace) -> Path:
+    from trueshift.audit.probes import watch_layer
     from trueshift.models.anysize import extend
-    from trueshift.report.choices import watch_layer
     from trueshift.report.figures import components_figure
 
     loaded, images = _load(args.first), _images(args)
@@ -117,7 +117,7 @@ def _components(args: argparse.Namespace) -> Path:
 
 
 def _filters(args: argparse.Namespace) -> Path:
-    from trueshift.report.choices import selecting_layers
+    from trueshift.audit.probes import selecting_layers
     from trueshift.report.figures import filters_figure
 
     layers = {

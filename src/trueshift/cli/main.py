@@ -35,7 +35,7 @@ COMMANDS = {
     "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
     "demo": Command("trueshift.cli.demo", "drag an image in the browser, see two networks answer"),
     "figure": Command("trueshift.cli.figure", "draw masks, components and filters of checkpoints"),
-    "norms": Command("trueshift.cli.norms", "compare learned choices with the largest norm"),
+    "norms": Command("trueshift.cli.norms", "see whether learned selectors choose"),
     "table": Command("trueshift.cli.table", "put results beside the paper's"),
     "bench": Command("trueshift.cli.bench", "parameters, speed and memory of whole networks"),
     "export": Command("trueshift.cli.export", "write a network as ONNX or pt2, and check the file"),

@@ -1,4 +1,4 @@
-"""``trueshift norms``: what learned selectors do that the largest norm would not."""
+"""``trueshift norms``: whether learned selectors choose, and what the largest norm would do."""
 
 from __future__ import annotations
 
@@ -6,37 +6,60 @@ import argparse
 import dataclasses
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from trueshift.audit.selection import diagnose_selectors
 from trueshift.cli.networks import load_network
+from trueshift.cli.progress import Progress
 from trueshift.cli.runs import data_of
-from trueshift.report.norms import compare_with_norms
+from trueshift.report.selection import selection_lines, selection_verdict
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Replace every learned selector of a trained classifier by that of APS and see how much"
-        " accuracy falls; and count how often the learned choice is the component of the largest"
-        " norm. On the test data of the run."
+        "See whether the learned selectors of a trained network choose: how far their logits are"
+        " above the noise of training, how often they keep the component of the largest norm, and"
+        " how accurate the network is with the choices of APS, with random ones and averaged over"
+        " them. On the test data of the run."
     )
-    parser.add_argument("checkpoint", type=Path, metavar="CKPT", help=".ckpt in a run folder")
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N batches")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers")
+    add = parser.add_argument
+    add("checkpoint", type=Path, metavar="CKPT", help=".ckpt in a run folder")
+    add("--limit", type=int, metavar="N", help="only the first N batches")
+    add("--draws", type=int, default=4, metavar="N", help="how often to choose at random (4)")
+    add("--phases", action="store_true", help="also average over the phases of each layer (slow)")
+    add("--json", type=Path, metavar="FILE", help="also write the numbers")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Compare and print."""
+    """Diagnose and print."""
     network = load_network(str(args.checkpoint)).model
     kind, arguments = data_of(args.checkpoint)
     data = kind(**arguments)
     data.setup("test")
-    found = compare_with_norms(network, itertools.islice(data.test_dataloader(), args.limit))
-    print(f"{found.num_images} images")
-    print(f"accuracy {found.accuracy:.2%}, with the selectors of APS {found.norm_accuracy:.2%}")
-    for name, share in found.same_choice.items():
-        print(f"{name}: the kept component has the largest norm in {share:.2%} of images")
-    print(f"over all layers: {found.mean_same_choice:.2%}")
+    loader = data.test_dataloader()
+    total = len(loader) if args.limit is None else min(args.limit, len(loader))
+    with Progress("norms", "batches") as progress:
+
+        def batches() -> Iterator[Any]:
+            for done, batch in enumerate(itertools.islice(loader, total), 1):
+                yield batch
+                progress(done, total)
+
+        selection = diagnose_selectors(network, batches(), args.draws, phases=args.phases)
+    accuracy = "" if selection.accuracy is None else f", accuracy {selection.accuracy:.2%}"
+    print(f"{selection.num_images} images{accuracy}")
+    print("\n".join(selection_lines(selection)))
     if args.json is not None:
-        args.json.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+        numbers = {
+            "verdict": selection_verdict(selection),
+            "mean": {
+                name: selection.mean(name)
+                for name in ("entropy", "gap", "agreement", "same_as_norm")
+            },
+            **dataclasses.asdict(selection),
+        }
+        args.json.write_text(json.dumps(numbers, indent=2) + "\n")
     return 0

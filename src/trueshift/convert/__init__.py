@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import math
 from typing import Any
 
@@ -11,34 +11,33 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from trueshift._validate import check_choice
-from trueshift.convert.analysis import Analysis
-from trueshift.convert.anchor import as_it_is, seam_refusals
-from trueshift.convert.converted import PREFIX, Converted, own_constants
+from trueshift.convert.build.converted import PREFIX, Converted
+from trueshift.convert.build.order import in_order
+from trueshift.convert.build.rewrite import rewrite
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.plan import (
-    SELECT,
-    Plan,
-    Site,
-    analyse,
-    as_spec,
-    describe,
-    register_rule,
-)
-from trueshift.convert.rewrite import Rewriter
-from trueshift.convert.verify import check, difference, takes_any_layout
-from trueshift.layers.activations import make_steady
-from trueshift.layers.spec import Sampling
+from trueshift.convert.grids.interpret import analyse, register_rule
+from trueshift.convert.grids.seams import as_it_is, seam_refusals
+from trueshift.convert.grids.sites import plan_of
+from trueshift.convert.plan import Plan, Selection, Site
+from trueshift.convert.trace.trace import Traced, in_eval_mode, run
+from trueshift.convert.verify import check, check_phase_0
+from trueshift.layers.spec import SELECT, Sampling
 
 __all__ = [
     "ConversionError",
     "Converted",
     "Plan",
     "Refusal",
+    "Selection",
     "Site",
     "convert",
     "plan",
     "register_rule",
+    "rewrite",
 ]
+
+FLATTEN = ("refuse", "canonical")
+PADDING = ("circular", "seam", "keep")
 
 
 def convert(
@@ -62,10 +61,10 @@ def convert(
         spec: A :class:`Sampling`, or its method: ``"stride"``, ``"aps"`` or ``"lps"``.
         example_input: A batch as ``forward`` takes it: a tensor ``(B, C, *spatial)``, a tuple of
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
-        select: Choose phases on the ``"output"`` of strided operations and the pointwise ones after
-            them, as the paper does, or on their ``"input"``, which needs no dense operation; there
-            learned selectors look at the narrowest map that only pointwise operations and 1x1
-            convolutions lie between. ``None`` takes the spec's own.
+        select: Choose phases from the ``"output"`` of strided operations and the pointwise ones
+            after them, as the paper does, or from their ``"input"``, which needs no dense
+            operation; there learned selectors read the narrowest map that only pointwise operations
+            and 1x1 convolutions lie between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose. With ``padding="seam"`` they
             are counted from the seam.
@@ -91,16 +90,25 @@ def convert(
         >>> torch.equal(new(x.roll(1, -1)), new(x))
         True
     """
-    spec = as_spec(spec)
-    analysis, new = _build(model, spec, example_input, select, flatten, padding)
-    if verify and padding != "keep":
-        chooses = spec.method != "stride" and spec.test_rule == "argmax"
-        exact = chooses or padding == "seam"
-        if exact or not analysis.origins:  # plain strides allow shifts by the total stride
-            check(new, analysis, step=1 if exact else math.lcm(*new.plan.multiples))
-    elif verify and spec.is_plain:
-        _check_same(model, new, analysis)
+    spec = _as_spec(spec)
+    planned = plan(model, example_input, spec, select=select, flatten=flatten, padding=padding)
+    new = rewrite(planned)
+    if verify and planned.traced is not None:
+        _verify(model, new, spec, planned, planned.traced)
     return new
+
+
+def _verify(model: nn.Module, new: nn.Module, spec: Sampling, plan: Plan, traced: Traced) -> None:
+    """Raise unless the new network is as exact as its padding and method allow."""
+    if plan.padding == "keep":
+        if spec.is_plain:
+            check_phase_0(model, new, traced)
+        return
+    chooses = spec.method != "stride" and spec.test_rule == "argmax"
+    exact = chooses or plan.padding == "seam"
+    if exact or all(site.role != "origin" for site in plan.sites):
+        # Plain strides allow shifts by the total stride.
+        check(new, plan, traced, step=1 if exact else math.lcm(*plan.multiples))
 
 
 def plan(
@@ -112,13 +120,15 @@ def plan(
     flatten: str = "refuse",
     padding: str = "circular",
 ) -> Plan:
-    """Say what :func:`convert` would do, without doing it.
+    """Say what :func:`convert` would do, without doing it: nothing is built or copied.
+
+    The plan can be read, edited (:meth:`Plan.edit`) and carried out
+    (:func:`trueshift.convert.rewrite`). It refers to the model.
 
     Args:
         model: The network. It is not changed.
         example_input: As for :func:`convert`.
-        spec: As for :func:`convert`; it matters for FLOPs, and with ``padding="seam"`` for what is
-            refused.
+        spec: As for :func:`convert`.
         select: As for :func:`convert`.
         flatten: As for :func:`convert`.
         padding: As for :func:`convert`.
@@ -134,80 +144,58 @@ def plan(
           and 1 with circular padding or exact means only
         FLOPs on the example: 6.91k -> 27.6k (4.00x)
     """
-    spec = as_spec(spec)
+    spec = _as_spec(spec)
+    check_choice("convert", "select", spec.select if select is None else select, SELECT)
+    spec = spec.replace(select=select or spec.select)
+    _check(model, spec, flatten, padding)
     try:
-        _, new = _build(model, spec, example_input, select, flatten, padding)
+        with torch.inference_mode(False), in_eval_mode(model):
+            planned = _planned(model, example_input, spec, flatten, padding)
+            flops = _flops(planned)
+            after = flops + sum(site.flops_after - site.flops for site in planned.sites)
+            return dataclasses.replace(planned, flops=flops, flops_after=after)
     except ConversionError as error:
-        return Plan(error.network, (), error.refusals, (1,), {}, False)
-    return new.plan
+        return Plan(error.network, refusals=error.refusals)
 
 
-@torch.inference_mode(False)  # the new network must be able to train
-def _build(
-    model: nn.Module, spec: Sampling, example: Any, select: str | None, flatten: str, padding: str
-) -> tuple[Analysis, Converted]:
-    select = spec.select if select is None else select
-    check_choice("convert", "select", select, SELECT)
-    _check_spec(spec, padding)
+def _planned(model: nn.Module, example: Any, spec: Sampling, flatten: str, padding: str) -> Plan:
     analysis = analyse(model, example, flatten, padding)
-    if analysis.refusals and analysis.seam and spec.is_plain:
+    if padding == "seam" and analysis.refusals and spec.is_plain:
         analysis = as_it_is(analysis)
-    if analysis.seam and not analysis.refusals:
+    if padding == "seam" and not analysis.refusals:
         analysis.refusals.extend(seam_refusals(analysis))
     if analysis.refusals:
         raise ConversionError(type(model).__name__, analysis.refusals)
-    rewriter = Rewriter(analysis, spec, select)
-    found = describe(analysis, rewriter.leads_on_output)
-    graph, parts = rewriter.run()
-    root = copy.deepcopy(model)
-    make_steady(root)
-    for name, value in analysis.traced.root.__dict__.items():
-        if isinstance(value, torch.Tensor):  # constants that tracing found in the code
-            root.__dict__.setdefault(name, value)
-    _match(parts, root)
-    root.add_module(PREFIX, parts)
-    own_constants(root, graph)
-    arguments = analysis.traced.arguments
-    inputs = {name: name in analysis.inputs for name in arguments}
-    flops = _flops(copy.deepcopy(model), arguments)
-    trial = Converted(root, graph, inputs, found)
-    after = _flops(trial, arguments)
-    trial.plan = Plan(**{**found.__dict__, "flops": flops, "flops_after": after})
-    trial.any_layout = takes_any_layout(trial, analysis)
-    return analysis, trial
+    planned = plan_of(analysis, spec, padding)
+    in_order(planned, analysis.traced.graph)  # raises if a phase would depend on itself
+    return planned
 
 
-def _match(parts: nn.Module, root: nn.Module) -> None:
-    """Give the new parts the type, place and mode of the network."""
-    first = next((p for p in root.parameters() if p.is_floating_point()), None)
-    if first is not None:
-        parts.to(device=first.device, dtype=first.dtype)
-    parts.train(root.training)
+def _flops(plan: Plan) -> int:
+    """Count the FLOPs of the original on the example."""
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        if plan.traced is not None:
+            run(plan.traced.root, plan.traced.arguments)
+    return int(counter.get_total_flops())
 
 
-def _check_spec(spec: Sampling, padding: str) -> None:
+def _as_spec(spec: Sampling | str) -> Sampling:
+    if isinstance(spec, str):
+        spec = Sampling(spec)
+    if not isinstance(spec, Sampling):
+        raise TypeError(f"convert: spec must be a Sampling or a method's name, got {spec!r}.")
+    return spec
+
+
+def _check(model: nn.Module, spec: Sampling, flatten: str, padding: str) -> None:
+    check_choice("convert", "flatten", flatten, FLATTEN)
+    check_choice("convert", "padding", padding, PADDING)
     if padding == "circular" and spec.padding_mode != "circular":
         raise ValueError(
             f"convert: only circular padding is exact, got padding_mode={spec.padding_mode!r}."
             " Pass a Sampling with padding_mode='circular', or convert(..., padding='seam')."
         )
-
-
-def _check_same(model: nn.Module, new: nn.Module, analysis: Analysis) -> None:
-    """Raise unless phase 0 with the original padding computes what the original does."""
-    error = difference(model, new, analysis)
-    if error > 1e-10:
-        reason = f"phase 0 does not reproduce the original: it differs by {error:.1e}."
-        refusal = Refusal("output", "verify", reason, "Please report the model.")
-        raise ConversionError(type(model).__name__, [refusal])
-
-
-def _flops(model: nn.Module, arguments: dict[str, Any]) -> int:
-    """Count on two copies of the example: exact convolutions of a single small image run twice."""
-    was_training = model.training
-    tensors = {name: x for name, x in arguments.items() if isinstance(x, torch.Tensor) and x.ndim}
-    twice = arguments | {name: torch.cat([x, x]) for name, x in tensors.items()}
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model.eval()(**twice)
-    model.train(was_training)
-    return int(counter.get_total_flops()) // 2
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"convert: model must be an nn.Module, got {type(model).__name__}.")
+    if hasattr(model, PREFIX):
+        raise ValueError(f"convert: the model has an attribute {PREFIX!r} already. Rename it.")

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from torch import Tensor
+
+from trueshift._validate import nearest_multiples
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -51,3 +55,18 @@ class Refused(Exception):
     def __init__(self, reason: str, advice: str) -> None:
         super().__init__(reason)
         self.reason, self.advice = reason, advice
+
+
+def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -> None:
+    """Raise unless the sizes of a map are multiples; name the nearest sizes that are."""
+    sizes = x.shape[2:]
+    strides = multiples[: len(sizes)]
+    if all(size % stride == 0 for size, stride in zip(sizes, strides, strict=True)):
+        return
+    up, down = nearest_multiples(sizes, strides)
+    shown = strides[0] if len(set(strides)) == 1 else strides
+    crop = f" or crop to {down}" if min(down) > 0 else ""
+    raise ValueError(
+        f"{who}: spatial sizes must be multiples of {shown}, got {name} of shape"
+        f" {tuple(x.shape)}. Pad or resize to {up}{crop}."
+    )

@@ -9,19 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift.convert.analysis import Analysis
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.lattice import Space
-from trueshift.convert.trees import leaves
-from trueshift.convert.values import Value, values_in
+from trueshift.convert.plan import Axis, Plan
+from trueshift.convert.trace.trace import Traced, run
 from trueshift.shifts import circular_shift
 
 TOLERANCE = 1e-10  # of the spread of the outputs
 CAST_TOLERANCE = 1e-5  # where the model itself computes in float32
 
+Offsets = dict[int | None, tuple[int, ...]]  # by group of inputs; None is not in it
+
 
 def shift_error(
-    model: nn.Module, analysis: Analysis, *, shifts: int = 8, step: int = 1, seed: int = 0
+    model: nn.Module,
+    plan: Plan,
+    arguments: dict[str, Any],
+    *,
+    shifts: int = 8,
+    step: int = 1,
+    seed: int = 0,
 ) -> float:
     """Return the largest difference between outputs of shifted inputs and shifted outputs.
 
@@ -30,7 +36,8 @@ def shift_error(
 
     Args:
         model: The converted network.
-        analysis: Where its inputs and outputs live.
+        plan: On which grids its inputs and outputs live.
+        arguments: The example.
         shifts: How many random shifts to try.
         step: Shifts are multiples of this.
         seed: Seed of the shifts and the noise.
@@ -41,50 +48,54 @@ def shift_error(
     generator = torch.Generator().manual_seed(seed)
     twin = copy.deepcopy(model).double().eval()
     device = next(twin.parameters(), torch.empty(0)).device
-    examples = {name: _double(x, device) for name, x in analysis.traced.arguments.items()}
+    examples = {name: _double(x, device) for name, x in arguments.items()}
     noise = {name: _noise(x, generator) for name, x in examples.items()}
-    outputs = values_in(analysis.env[analysis.output])
     worst = 0.0
     with torch.no_grad():
         # A picture that repeats itself has no one seam, so maps of it may differ.
         other = {name: _noise(x, generator) for name, x in examples.items()}
-        for inputs in (noise, other) if analysis.seam else (examples, noise):
+        for inputs in (noise, other) if plan.padding == "seam" else (examples, noise):
             expected = run(twin, inputs)
             for _ in range(-(-shifts // 2)):
-                offsets = _draw(analysis, step, generator)
+                offsets = _draw(plan, step, generator)
                 moved = {
-                    name: _move(x, offsets.get(_root(analysis, name))) for name, x in inputs.items()
+                    name: _move(x, offsets.get(plan.inputs.get(name))) for name, x in inputs.items()
                 }
                 actual = run(twin, moved)
-                for value, before, after in zip(outputs, expected, actual, strict=True):
+                for axes, before, after in zip(plan.outputs, expected, actual, strict=True):
                     if before.is_floating_point():
-                        error = _difference(analysis, value, before, after, offsets)
-                        worst = max(worst, error)
+                        worst = max(worst, _difference(axes, before, after, offsets))
     return worst
 
 
-def check(model: nn.Module, analysis: Analysis, *, step: int = 1) -> None:
+def check(model: nn.Module, plan: Plan, traced: Traced, *, step: int = 1) -> None:
     """Raise unless a converted network is as exact as it claims."""
-    error = shift_error(model, analysis, step=step)
-    methods = {node.target for node in analysis.traced.graph.nodes if node.op == "call_method"}
+    error = shift_error(model, plan, traced.arguments, step=step)
+    methods = {node.target for node in traced.graph.nodes if node.op == "call_method"}
     casts = not methods.isdisjoint(("float", "half", "bfloat16"))
-    if error <= (CAST_TOLERANCE if casts else TOLERANCE):
-        return
-    reason = (
-        f"the converted network is not exact: shifted inputs change its output by {error:.1e} of"
-        " its spread."
-    )
-    advice = "Please report the model; convert(..., verify=False) returns it as it is."
-    raise ConversionError(
-        type(analysis.traced.root).__name__, [Refusal("output", "verify", reason, advice)]
-    )
+    if error > (CAST_TOLERANCE if casts else TOLERANCE):
+        reason = (
+            f"the converted network is not exact: shifted inputs change its output by {error:.1e}"
+            " of its spread."
+        )
+        advice = "Please report the model; convert(..., verify=False) returns it as it is."
+        raise ConversionError(plan.network, [Refusal("output", "verify", reason, advice)])
 
 
-def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
+def check_phase_0(model: nn.Module, new: nn.Module, traced: Traced) -> None:
+    """Raise unless phase 0 with the original padding computes what the original does."""
+    error = difference(model, new, traced.arguments)
+    if error > TOLERANCE:
+        reason = f"phase 0 does not reproduce the original: it differs by {error:.1e}."
+        refusal = Refusal("output", "verify", reason, "Please report the model.")
+        raise ConversionError(type(model).__name__, [refusal])
+
+
+def difference(model: nn.Module, new: nn.Module, arguments: dict[str, Any]) -> float:
     """Return by how much two networks differ on the example, as a fraction of the spread."""
     twins = [copy.deepcopy(net).double().eval() for net in (model, new)]
     device = next(twins[0].parameters(), torch.empty(0)).device
-    inputs = {name: _double(x, device) for name, x in analysis.traced.arguments.items()}
+    inputs = {name: _double(x, device) for name, x in arguments.items()}
     with torch.no_grad():
         before, after = (run(twin, inputs) for twin in twins)
     worst = 0.0
@@ -94,61 +105,14 @@ def difference(model: nn.Module, new: nn.Module, analysis: Analysis) -> float:
     return worst
 
 
-def takes_any_layout(model: nn.Module, analysis: Analysis) -> bool:
-    """Whether a network computes on channels-last batches what it computes on others.
-
-    Code that asks for ``view`` or depends on which tensors share memory may not.
-    """
-    arguments = analysis.traced.arguments
-    if not any(arguments[name].ndim == 4 for name in analysis.inputs):
-        return False
-    twin = copy.deepcopy(model).eval()
-    batch = {name: _repeated(x) for name, x in arguments.items()}
-    last = {name: _channels_last(x) for name, x in batch.items()}
-    with torch.no_grad():
-        usual = run(twin, batch)
-        try:
-            found = run(twin, last)
-        except Exception:  # whatever a layer does about a layout that it does not take
-            return False
-    return all(_alike(one, other) for one, other in zip(usual, found, strict=True))
-
-
-def _repeated(x: Any) -> Any:
-    """Return two copies of a batch: in one image alone, channels and batch are side by side."""
-    return torch.cat([x, x]) if isinstance(x, Tensor) and x.ndim else x
-
-
-def _alike(one: Tensor, other: Tensor) -> bool:
-    if not one.is_floating_point() or not one.numel():
-        return torch.equal(one, other)
-    near = 1e-3 * float(one.abs().max())
-    return torch.allclose(one, other, rtol=1e-3, atol=near, equal_nan=True)
-
-
-def _channels_last(x: Any) -> Any:
-    image = isinstance(x, Tensor) and x.ndim == 4
-    return x.contiguous(memory_format=torch.channels_last) if image else x
-
-
-def _difference(
-    analysis: Analysis,
-    value: Value,
-    before: Tensor,
-    after: Tensor,
-    offsets: dict[int, tuple[int, ...]],
-) -> float:
+def _difference(axes: tuple[Axis, ...], before: Tensor, after: Tensor, offsets: Offsets) -> float:
     """Compare an output with the shifted one; on coarse grids the shift is known up to a step."""
-    axes = [(i, kind) for i, kind in enumerate(value.kinds) if isinstance(kind, Space)]
     choices = []
-    for _, space in axes:
-        offset = offsets[analysis.lattice.root(space.root)][space.axis] * space.fine
-        stride = analysis.lattice.stride(space)
-        choices.append(
-            [offset // stride] if stride == 1 else [offset // stride, -(-offset // stride)]
-        )
+    for axis in axes:
+        offset = offsets[axis.group][axis.axis] * axis.fine
+        choices.append(sorted({offset // axis.stride, -(-offset // axis.stride)}))
     spread = float(before.std()) if before.numel() > 1 else float(before.abs().max())
-    dims = [i for i, _ in axes]
+    dims = [axis.dim for axis in axes]
     flat = tuple(range(1, before.ndim))
     best: Tensor | None = None
     for shifts in itertools.product(*choices):
@@ -162,19 +126,14 @@ def _difference(
     return error / spread if spread > 0 else (0.0 if error == 0 else float("inf"))
 
 
-def _draw(analysis: Analysis, step: int, generator: torch.Generator) -> dict[int, tuple[int, ...]]:
-    lattice = analysis.lattice
+def _draw(plan: Plan, step: int, generator: torch.Generator) -> Offsets:
+    """Draw one shift for every group of inputs."""
 
     def one(size: int) -> int:
         return int(torch.randint(0, max(size // step, 1), (1,), generator=generator)) * step
 
-    roots = {lattice.root(index) for index in range(len(lattice.sizes))}
-    return {root: tuple(one(size) for size in lattice.sizes[root]) for root in sorted(roots)}
-
-
-def _root(analysis: Analysis, name: str) -> int:
-    index = analysis.inputs.get(name)
-    return -1 if index is None else analysis.lattice.root(index)
+    sizes = {group: plan.sizes[name] for name, group in plan.inputs.items() if group is not None}
+    return {group: tuple(map(one, size)) for group, size in sorted(sizes.items())}
 
 
 def _move(x: Any, offsets: tuple[int, ...] | None) -> Any:
@@ -195,9 +154,3 @@ def _noise(x: Any, generator: torch.Generator) -> Any:
         drawn = torch.randint(low, high + 1, x.shape, generator=generator)
         return drawn.to(x.device, x.dtype)
     return torch.randn(x.shape, generator=generator, dtype=x.dtype).to(x.device)
-
-
-def run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
-    """List the tensors that a network returns for copies of its inputs; it may change them."""
-    copies = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
-    return [leaf for leaf in leaves(model(**copies)) if isinstance(leaf, Tensor)]

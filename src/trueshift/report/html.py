@@ -13,15 +13,9 @@ from torch import Tensor
 from trueshift.audit.results import AuditResult, Measurement
 from trueshift.report.examples import example_data, mask_rows, worst_cards
 from trueshift.report.images import data_uri, heat_picture, signed_picture
-from trueshift.report.words import (
-    break_text,
-    number,
-    percent,
-    shift_text,
-    summary_lines,
-    summary_rows,
-    verdict,
-)
+from trueshift.report.numbers import number, percent
+from trueshift.report.selection import selection_rows, selection_verdict
+from trueshift.report.words import break_text, shift_text, summary_lines, summary_rows, verdict
 
 __all__ = ["summary_lines", "verdict", "write_html"]
 
@@ -78,6 +72,11 @@ def render(result: AuditResult, other: AuditResult | None = None) -> str:
         lowest=lowest,
         largest_error=max((la.error for one in results for la in one.layers), default=0.0),
         choices=[_choices(one) for one in results],
+        selections=[
+            (one.name, _unbroken(selection_verdict(one.selection)), selection_rows(one.selection))
+            for one in results
+            if one.selection is not None
+        ],
         worst=worst_cards(result),
         moving=mask_rows(results),
         data=_data(results),

@@ -1,34 +1,10 @@
-"""What an audit found, in words and in percent."""
+"""The results of an audit, in words and in percent."""
 
 from __future__ import annotations
 
 from trueshift.audit.results import BREAKS, AuditResult, Measurement
-
-
-def percent(fraction: float) -> str:
-    """Write a fraction in percent; only what is exactly 0 or 1 reads 0 % or 100 %.
-
-    Examples:
-        >>> percent(0.1234), percent(0.99999), percent(1.0), percent(0.00001)
-        ('12.3 %', '> 99.9 %', '100 %', '< 0.1 %')
-    """
-    if fraction in (0, 1):
-        return f"{100 * fraction:.0f} %"
-    if fraction > 0.9995:
-        return "> 99.9 %"
-    if fraction < 0.0005:
-        return "< 0.1 %"
-    return f"{100 * fraction:.1f} %"
-
-
-def number(value: float) -> str:
-    """Write a number shortly.
-
-    Examples:
-        >>> number(0.0), number(0.123456), number(1234567.0), number(2.5e-7)
-        ('0', '0.123', '1.23e+06', '2.5e-07')
-    """
-    return f"{value:.3g}"
+from trueshift.report.numbers import number, percent
+from trueshift.report.selection import selection_lines
 
 
 def shift_text(shift: tuple[int, int]) -> str:
@@ -81,7 +57,7 @@ def break_text(result: AuditResult) -> str:
     """Say which module breaks first and which adds most."""
     first, most = result.first_break, result.largest_increase
     if not result.layers:
-        return "The inside of the network was not looked at."
+        return "The modules of the network were not measured."
     if first is None:
         return "No module breaks: every map moves along with the image, up to rounding."
     where = "an operation just before " if first.input_error > BREAKS else ""
@@ -120,10 +96,11 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
 
 
 def summary_lines(result: AuditResult) -> list[str]:
-    """Return the main numbers as aligned lines."""
+    """Return the main numbers as aligned lines, then those of learned selectors."""
     rows = summary_rows(result)
     width = max(len(name) for name, _ in rows)
-    return [f"  {name:{width}}  {value}" for name, value in rows]
+    lines = [f"  {name:{width}}  {value}" for name, value in rows]
+    return lines if result.selection is None else [*lines, "", *selection_lines(result.selection)]
 
 
 def _moved(found: Measurement) -> str:

@@ -1,0 +1,135 @@
+"""Shifts that an audit moves images by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from trueshift._validate import check_positive
+from trueshift.shifts import circular_shift, standard_shift
+
+Offsets = tuple[int, int]
+Shifts = str | int | Sequence[Offsets]
+
+
+class ShiftSet(NamedTuple):
+    """One kind of shift, the size of what the network sees, and the shifts to measure."""
+
+    kind: str
+    window: tuple[int, int]
+    shifts: tuple[Offsets, ...]
+
+    def see(self, images: Tensor, shift: Offsets = (0, 0)) -> Tensor:
+        """Return images or masks ``(..., H, W)`` as the network sees them under a shift."""
+        if self.kind == "circular":
+            return circular_shift(images, *shift)
+        return standard_shift(images, self.window, *shift)
+
+
+def shift_set(
+    kind: str, shifts: Shifts, size: tuple[int, int], window: int | None, multiple: int, seed: int
+) -> ShiftSet:
+    """Return the shifts of one kind.
+
+    Args:
+        kind: ``"circular"`` or ``"standard"``.
+        shifts: ``"all"``, how many to draw at random, or a list of (dy, dx).
+        size: Height and width of the images.
+        window: Side of what the network sees under standard shifts; None chooses.
+        multiple: What the network needs its sizes to be a multiple of.
+        seed: Seed of the draw.
+
+    Examples:
+        >>> shift_set("circular", "all", (2, 2), None, 1, 0).shifts
+        ((-1, -1), (-1, 0), (0, -1))
+    """
+    if window is not None:
+        check_positive("audit", window=window)
+        if window > min(size):
+            raise ValueError(
+                f"audit: window={window} is larger than the images, {size}. Use a smaller one."
+            )
+    seen = size
+    if kind == "standard":
+        seen = default_window(size, multiple) if window is None else (window, window)
+    return ShiftSet(kind, seen, _resolve(shifts, kind, size, seen, seed))
+
+
+def shift_ranges(kind: str, size: tuple[int, int], window: tuple[int, int]) -> list[range]:
+    """Return the shifts dy and dx that are possible.
+
+    Examples:
+        >>> shift_ranges("circular", (4, 5), (4, 5)), shift_ranges("standard", (4, 5), (3, 3))
+        ([range(-2, 2), range(-2, 3)], [range(-1, 1), range(-1, 2)])
+    """
+    return [_range(kind, n, w) for n, w in zip(size, window, strict=True)]
+
+
+def default_window(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+    """Return the window of standard shifts: about three quarters of the image, in round numbers.
+
+    Examples:
+        >>> default_window((256, 256), 1), default_window((32, 32), 1)
+        ((192, 192), (24, 24))
+    """
+
+    def side(pixels: int) -> int:
+        step = math.lcm(multiple, 32 if pixels >= 128 else 8 if pixels >= 16 else 1)
+        kept = pixels * 3 // 4 // step * step or pixels * 3 // 4 // multiple * multiple
+        return kept or pixels
+
+    return side(size[0]), side(size[1])
+
+
+def _resolve(
+    shifts: Shifts, kind: str, size: tuple[int, int], window: tuple[int, int], seed: int
+) -> tuple[Offsets, ...]:
+    """Return the shifts without (0, 0), in order; circular ones up to half the size."""
+    rows, columns = ranges = shift_ranges(kind, size, window)
+    if isinstance(shifts, str):
+        if shifts != "all":
+            raise ValueError(f"audit: shifts must be 'all', a number or a list, got {shifts!r}.")
+        offsets = {(dy, dx) for dy in rows for dx in columns}
+    elif isinstance(shifts, Sequence | Tensor):
+        offsets = {_offsets(one, ranges, kind) for one in shifts}
+    else:
+        check_positive("audit", shifts=shifts)
+        generator, width = torch.Generator().manual_seed(seed), len(columns)
+        drawn = torch.randperm(len(rows) * width, generator=generator)[: shifts + 1].tolist()
+        pairs = [(rows[k // width], columns[k % width]) for k in drawn]
+        offsets = set([pair for pair in pairs if pair != (0, 0)][:shifts])
+    offsets.discard((0, 0))
+    if not offsets:
+        raise ValueError(
+            f"audit: no shift to compare with the unshifted image: images of size {size} seen"
+            f" through {window} by {kind} shifts, shifts={shifts!r}. Use larger images, a smaller"
+            " window or other shifts."
+        )
+    return tuple(sorted(offsets))
+
+
+def _range(kind: str, pixels: int, window: int) -> range:
+    if kind == "circular":
+        return range(-(pixels // 2), pixels - pixels // 2)
+    room = pixels - window
+    return range(room // 2 - room, room // 2 + 1)
+
+
+def _offsets(given: Any, ranges: list[range], kind: str) -> Offsets:
+    pair = tuple(int(v) for v in given) if isinstance(given, Sequence | Tensor) else ()
+    if len(pair) != 2:
+        raise ValueError(f"audit: shifts must be pairs (dy, dx), got {given!r} among them.")
+    if kind == "circular":
+        dy, dx = (r.start + (v - r.start) % len(r) for v, r in zip(pair, ranges, strict=True))
+        return dy, dx
+    if any(v not in r for v, r in zip(pair, ranges, strict=True)):
+        spans = " and ".join(f"{r.start}..{r.stop - 1}" for r in ranges)
+        raise ValueError(
+            f"audit: the standard shift {pair} moves the window out of the image; allowed: {spans}."
+            " Use larger images or a smaller window."
+        )
+    return pair[0], pair[1]

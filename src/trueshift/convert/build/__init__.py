@@ -1,0 +1,1 @@
+"""A plan to a network: the new graph, its order, and the module that runs it."""

@@ -1,0 +1,1 @@
+"""On which grid every tensor of a traced network lives, and what each operation must become."""

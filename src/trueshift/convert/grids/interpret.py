@@ -1,0 +1,98 @@
+"""Trace a network on an example and find out on which grids its tensors live."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._validate import check_choice
+from trueshift.convert.errors import check_multiple
+from trueshift.convert.grids.analysis import Analysis, TooSmall
+from trueshift.convert.grids.lattice import Lattice
+from trueshift.convert.grids.rules import RULES
+from trueshift.convert.trace.trace import Traced, trace
+
+_CUSTOM: dict[Any, str] = {}
+
+
+def register_rule(op: Callable[..., Any] | str | type[nn.Module], rule: str) -> None:
+    """Tell the analysis what an operation of yours does to space.
+
+    Args:
+        op: A function, the name of a tensor's method, or a module class (then it is not traced
+            into).
+        rule: ``"equivariant"``: every position of the result depends on the inputs in the same way
+            (circularly, at the same size), so that shifting the inputs shifts the result. Several
+            inputs must be on one grid. ``"invariant"``: shifting the inputs changes nothing, as
+            with global pooling.
+
+    Examples:
+        >>> class Wobble(nn.Module):
+        ...     def forward(self, x):
+        ...         return torch.special.i0(x)
+        >>> register_rule(Wobble, "equivariant")
+    """
+    check_choice("register_rule", "rule", rule, ("equivariant", "invariant"))
+    if not (callable(op) or isinstance(op, str)):
+        raise TypeError(
+            f"register_rule: op must be a function, a method's name or a class, got {op!r}."
+        )
+    _CUSTOM[op] = rule
+
+
+def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analysis:
+    """Trace and interpret a network; raise if the example's size does not fit."""
+    leaves = tuple(op for op in _CUSTOM if isinstance(op, type) and issubclass(op, nn.Module))
+    traced = trace(model, example, leaves)
+    tensors = [value for value in traced.arguments.values() if isinstance(value, Tensor)]
+    if not any(map(_is_map, tensors)):
+        raise ValueError(
+            "convert: example_input holds no map (B, C, *spatial) with 1 to 3 spatial axes, got"
+            f" shapes {[tuple(value.shape) for value in tensors]}."
+        )
+    return _interpret(traced, flatten, padding)
+
+
+def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
+    """Interpret at the example's size, or at larger ones until every stride divides them."""
+    arguments, grown = traced.arguments, dict(traced.arguments)
+    at_seam = padding == "seam"
+    counts = "canonical" if at_seam else flatten  # positions are counted from the seam
+    multiples: dict[int, int] = {}
+    for _ in range(16):
+        at_size = dataclasses.replace(traced, arguments=grown)
+        lattice = Lattice(at_seam=at_seam)
+        try:
+            analysis = Analysis(
+                at_size, RULES, _CUSTOM, counts, padding != "circular", lattice
+            ).run()
+        except TooSmall as small:
+            for axis, multiple in small.multiples.items():
+                multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
+            grown = {name: _grow(value, multiples) for name, value in arguments.items()}
+            continue
+        break
+    if multiples:
+        for name, value in arguments.items():
+            if _is_map(value):
+                check_multiple("convert", name, value, analysis.required_multiple(value.ndim - 2))
+    return analysis
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.ndim in (3, 4, 5)
+
+
+def _grow(value: Any, multiples: dict[int, int]) -> Any:
+    """Enlarge an input to multiples."""
+    if not _is_map(value):
+        return value
+    widths: list[int] = []
+    for axis in reversed(range(value.ndim - 2)):
+        widths += [0, -value.shape[2 + axis] % multiples.get(axis, 1)]
+    return F.pad(value, widths)

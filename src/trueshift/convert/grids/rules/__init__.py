@@ -1,0 +1,13 @@
+"""What each operation does to grids, by its name."""
+
+from trueshift.convert.grids.analysis import Rule
+from trueshift.convert.grids.rules import axes, pointwise, resizing, shapes, slices, strides
+
+RULES: dict[str, Rule] = {
+    **pointwise.RULES,
+    **axes.RULES,
+    **shapes.RULES,
+    **strides.RULES,
+    **resizing.RULES,
+    **slices.RULES,
+}

@@ -1,0 +1,93 @@
+"""What the rules of operations on maps ``(B, C, *spatial)`` share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from trueshift.convert.errors import Refused
+from trueshift.convert.grids.analysis import Action, Analysis
+from trueshift.convert.grids.lattice import Space
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Value
+from trueshift.convert.trace.calls import Call
+
+_FLATTEN = (
+    "positions become features (flatten before a linear layer), so every position has weights of"
+    " its own."
+)
+_FLATTEN_ADVICE = (
+    "Use global pooling, or pass flatten='canonical': the origin of the map is then chosen from"
+    " its contents. Or pass padding='seam'."
+)
+
+
+def per_axis(value: Any, dim: int) -> tuple[int, ...]:
+    """Return one integer per axis."""
+    if isinstance(value, int):
+        return (value,) * dim
+    numbers = tuple(int(v) for v in value)
+    return numbers * dim if len(numbers) == 1 else numbers
+
+
+def layout(value: Value) -> tuple[Space, ...]:
+    """Return the spatial axes of a map ``(B, C, *spatial)``, or refuse another layout."""
+    spaces = tuple(kind for kind in value.kinds[2:] if isinstance(kind, Space))
+    ordered = [space.axis for space in spaces]
+    whole = len(spaces) == value.data.ndim - 2 and ordered == sorted(ordered)
+    if not whole or value.kinds[0] is not BATCH or not isinstance(value.kinds[1], Plain):
+        raise Refused(
+            "it samples a tensor that is not laid out as (batch, channels, *space).",
+            "Move batch and channels to the first two axes before it.",
+        )
+    return spaces
+
+
+def on_map(value: Value) -> bool:
+    """Whether the spatial axes of an operation are grids (or constant along them)."""
+    kinds = value.kinds[2:]
+    return any(isinstance(kind, Space) or kind is CONSTANT for kind in kinds)
+
+
+def original(a: Analysis, call: Call, value: Value) -> Any:
+    """Leave an operation alone whose axes are no grids: they are counted from an origin."""
+    result: Tensor = a.execute(call)
+    kinds: list[Kind] = [value.kinds[0], OTHER]
+    check_channels(value)
+    for kind in value.kinds[2:]:
+        if not isinstance(kind, Plain | Frame):
+            raise Refused("it convolves flattened positions.", "Convolve the map itself.")
+        kinds.append(kind)
+    return Value(result, tuple(kinds))
+
+
+def check_channels(value: Value) -> None:
+    """Refuse a map whose channels are a spatial axis, as those of the frames of a film are."""
+    if not isinstance(value.kinds[1], Plain):
+        raise Refused("its channels are a spatial axis.", "Move space behind the channels.")
+
+
+def new_data(a: Analysis, call: Call, shape: tuple[int, ...]) -> Tensor:
+    """Return a tensor of the result's shape; the original's own where its padding is kept."""
+    value: Value = call.params["input"]
+    result: Tensor = a.execute(call) if a.own_padding else value.data.new_zeros(shape)
+    return result
+
+
+def enter_origin(a: Analysis, call: Call, value: Value) -> None:
+    """Let an operation depend on absolute positions, if the user allows it."""
+    if a.flatten != "canonical":
+        raise Refused(_FLATTEN, _FLATTEN_ADVICE)
+    if any(isinstance(kind, Frame) for kind in value.kinds):
+        return
+    a.fixed_sizes = True
+    note = "counted from the seam" if a.lattice.at_seam else "origin chosen by contents"
+    add_origin(a, call, layout(value), note)
+
+
+def add_origin(a: Analysis, call: Call, spaces: tuple[Space, ...], note: str) -> int:
+    """Choose an origin of a map before an operation; return its number."""
+    index = len(a.origins)
+    a.actions[call.node] = Action("origin", spaces=spaces, origin=index, note=note)
+    a.origins.append(call.node)
+    return index

@@ -1,0 +1,213 @@
+"""From an analysis to a plan: for every place, what is done there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, fx
+
+from trueshift.convert.grids.analysis import Action, Analysis
+from trueshift.convert.grids.lattice import Phase, Space
+from trueshift.convert.grids.recipes import followed, recipe_of
+from trueshift.convert.grids.selections import Selections
+from trueshift.convert.grids.values import BATCH, Value, values_in
+from trueshift.convert.parts.part import Part, part
+from trueshift.convert.parts.seam import FromSeam
+from trueshift.convert.plan import Axis, Plan, Result, Selection, Site
+from trueshift.convert.trace.nodes import label_of
+from trueshift.layers.antialias import build_antialias
+from trueshift.layers.spec import Sampling
+
+
+def plan_of(analysis: Analysis, spec: Sampling, padding: str) -> Plan:
+    """Decide what is done at every place of a network."""
+    traced, lattice = analysis.traced, analysis.lattice
+    maps = {name: traced.arguments[name] for name in analysis.inputs}
+    seams = [
+        Site(str(node.target), "input", "seam", node.name, detail="begins at its seam")
+        for node in traced.graph.nodes
+        if padding == "seam" and node.op == "placeholder" and node.target in maps
+    ]
+    groups = {name: lattice.root(index) for name, index in analysis.inputs.items()}
+    nodes = {node.name: node for node in traced.output.all_input_nodes}
+    values = {name: analysis.env[node] for name, node in nodes.items()}
+    return Plan(
+        type(traced.root).__name__,
+        (*seams, *Planner(analysis, spec, padding).sites()),
+        multiples=analysis.required_multiple(max(x.ndim - 2 for x in maps.values())),
+        sizes={name: tuple(x.shape[2:]) for name, x in maps.items()},
+        fixed_sizes=analysis.fixed_sizes,
+        padding=padding,
+        inputs={name: groups.get(name) for name in traced.arguments},
+        outputs=tuple(_axes(analysis, v) for v in values_in(analysis.env[traced.output])),
+        returns={name: _way_back(analysis, v) for name, v in values.items()} if seams else {},
+        traced=traced,
+    )
+
+
+def _axes(analysis: Analysis, value: Value) -> tuple[Axis, ...]:
+    lattice = analysis.lattice
+    return tuple(
+        Axis(dim, lattice.root(kind.root), kind.axis, kind.fine, lattice.stride(kind))
+        for dim, kind in enumerate(value.kinds)
+        if isinstance(kind, Space)
+    )
+
+
+def _way_back(analysis: Analysis, value: Any) -> Any:
+    """Say how a result is moved back from the seam: group and module, or ``None``."""
+    if isinstance(value, list | tuple):
+        return [_way_back(analysis, item) for item in value]
+    axes = _axes(analysis, value) if isinstance(value, Value) else ()
+    if not axes:
+        return None
+    places = tuple((axis.axis, axis.fine, axis.stride) for axis in axes)
+    dims = tuple(axis.dim for axis in axes)
+    return axes[0].group, part(FromSeam, batch=value.kinds.index(BATCH), axes=dims, places=places)
+
+
+@dataclass
+class Planner:
+    """Turns the actions of an analysis into sites.
+
+    Args:
+        analysis: What each node becomes.
+        spec: How to sample.
+        padding: ``"circular"``, ``"seam"`` or ``"keep"``.
+    """
+
+    analysis: Analysis
+    spec: Sampling
+    padding: str
+
+    def __post_init__(self) -> None:
+        shows_phase_0 = self.padding == "keep"
+        self.samples = not self.spec.is_plain or shows_phase_0  # plain strides need no phases
+        self.selects = self.spec.method != "stride" or shows_phase_0
+        self.border = "circular"
+        if self.padding != "circular":
+            self.border, self.spec = "replicate", self.spec.replace(padding_mode="zeros")
+        self.selections = Selections(self.analysis)
+        leaders = [phase.index for phase in self.analysis.lattice.phases if phase.leads]
+        self.specs = dict(zip(leaders, self.spec.per_layer(len(leaders)), strict=True))
+
+    def sites(self) -> list[Site]:
+        """List the sites in the order of the network."""
+        return [self._site(node, action) for node, action in self.analysis.actions.items()]
+
+    def _site(self, node: fx.Node, action: Action) -> Site:
+        module = self.analysis.traced.module(node)
+        op = getattr(node.target, "__name__", str(node.target))
+        about: dict[str, Any] = {
+            "name": label_of(node) if module is None else str(node.target),
+            "op": op if module is None else type(module).__name__,
+            "node": node.name,
+            "part": action.part,
+            "tensors": tuple(
+                Result(tensor.name) if isinstance(tensor, fx.Node) else tensor
+                for tensor in action.tensors
+            ),
+        }
+        if action.kind == "window":
+            return self._window(node, action, about)
+        if action.kind in ("up", "leave"):
+            return self._up(action, about)
+        if action.kind == "origin":
+            about |= {"number": action.origin, "selection": self._origin(node, action)}
+            return Site(role="origin", detail=action.note, **about)
+        role = "mean" if action.kind == "replace" and not action.note else "padding"
+        return Site(role=role, detail=action.note, **about)
+
+    def _window(self, node: fx.Node, action: Action, about: dict[str, Any]) -> Site:
+        phase, new = action.phase, _part_of(action)
+        stride = new.options["stride"]
+        flops = after = self._flops(node, action)
+        if phase is None:
+            sampled = stride if max(stride) > 1 else ()
+            return Site(role="padding", stride=sampled, flops=flops, flops_after=flops, **about)
+        selection = self._selection(node, action, phase) if phase.leads else None
+        if selection is not None:
+            after += self.selections.flops(selection)
+            if selection.samples:
+                after += flops * (math.prod(stride) - 1)
+                about["part"] = part(new.make, **new.options, dense=True)
+        return Site(
+            role="leads" if phase.leads else "follows",
+            stride=stride,
+            detail=self._names(() if phase.leads else followed(self._lattice, phase).phases),
+            flops=flops,
+            flops_after=after,
+            number=phase.index if phase.leads else -1,
+            selection=selection,
+            recipe=followed(self._lattice, phase) if self.selects and not phase.leads else None,
+            antialias=self._antialias(node, action, selection) if self.samples else None,
+            **about,
+        )
+
+    def _up(self, action: Action, about: dict[str, Any]) -> Site:
+        shifts = self.selects and any(action.shift)
+        undone = recipe_of(self._lattice, action.shift).phases
+        details = [f"undoes {self._names(undone)}"] if undone else []
+        return Site(
+            role="up",
+            stride=action.factors,
+            detail="; ".join([*details, *([action.note] if action.note else [])]),
+            number=action.origin,
+            recipe=recipe_of(self._lattice, action.shift) if shifts else None,
+            **about,
+        )
+
+    def _origin(self, node: fx.Node, action: Action) -> Selection | None:
+        if self.spec.method == "stride" or self.padding == "seam":
+            return None  # positions are counted from the corner
+        reads = node.all_input_nodes[0]
+        spec = self.spec.replace(method="aps", dim=len(action.spaces))
+        return self.selections.select(spec, reads, action.spaces, samples=True)
+
+    def _selection(self, node: fx.Node, action: Action, phase: Phase) -> Selection | None:
+        spec = self.specs[phase.index].replace(dim=len(action.spaces))
+        if self.samples and spec.select == "output" and _part_of(action).make.has_dense:
+            return self.selections.from_output(spec, node, action.spaces)
+        return self.selections.from_input(spec, node, action.spaces) if self.selects else None
+
+    def _antialias(self, node: fx.Node, action: Action, selection: Selection | None) -> Part | None:
+        if self.spec.antialias is None:
+            return None
+        channels = self._channels(node.all_input_nodes[0] if _part_of(action).make.linear else node)
+        if selection is not None and selection.samples:
+            channels = selection.channels
+        return part(
+            build_antialias,
+            name=self.spec.antialias,
+            channels=channels,
+            padding_mode=self.border,
+            dim=len(action.spaces),
+            groups=math.gcd(channels, self.spec.groups),
+        )
+
+    @property
+    def _lattice(self) -> Any:
+        return self.analysis.lattice
+
+    def _names(self, phases: Sequence[int]) -> str:
+        return ", ".join(self._lattice.phases[number].site for number in phases)
+
+    def _channels(self, node: fx.Node) -> int:
+        return int(self.analysis.env[node].data.shape[1])
+
+    def _flops(self, node: fx.Node, action: Action) -> int:
+        if not action.tensors:
+            return 0
+        raw = action.tensors[0]
+        weight = self.analysis.attribute(raw) if isinstance(raw, str) else self.analysis.env[raw]
+        result: Tensor = self.analysis.env[node].data
+        return 2 * result.numel() * math.prod(weight.data.shape[1:])
+
+
+def _part_of(action: Action) -> Part:
+    if action.part is None:
+        raise RuntimeError("plan: a window operation without a part.")
+    return action.part

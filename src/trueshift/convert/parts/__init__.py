@@ -1,0 +1,1 @@
+"""The modules that a converted network consists of, besides those of the original."""

@@ -1,0 +1,228 @@
+"""Known phases: modules that combine them and apply them to maps of a converted network."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from trueshift._adjoint import Slices, phase_offsets, pick, unravel, wrap
+from trueshift.layers.window import phase_window
+from trueshift.padding import pad
+
+# One term of an offset: (place of the phase, axis in it, div, base, weight). It adds
+# ``offset(phase)[axis] // div % base * weight``.
+Term = tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How the offset of a map is computed from phases.
+
+    Args:
+        phases: Numbers of the phases, in the order in which modules take them.
+        strides: The stride of every axis, for each of the phases.
+        terms: What is added up, for each axis of the offset.
+    """
+
+    phases: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    terms: tuple[tuple[Term, ...], ...]
+
+
+def cut(
+    x: Tensor, phase: Tensor, stride: Sequence[int], widths: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Cut each image's circular window that begins ``widths[.][0]`` before its offset."""
+    stride, pairs = tuple(stride), tuple(widths)
+    if not torch.compiler.is_compiling():
+        return phase_window(x, phase, stride, pairs, "circular")
+    starts = [
+        offset - before for offset, (before, _) in zip(unravel(phase, stride), pairs, strict=True)
+    ]
+    lengths = [
+        size + before + after - step + 1
+        for size, (before, after), step in zip(x.shape[2:], pairs, stride, strict=True)
+    ]
+    return read(x, starts, lengths)
+
+
+def read(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+    """Read ``x[b, :, (starts[b] + n) % size]`` along every spatial axis, as one gather."""
+    dim = x.ndim - 2
+    batch = torch.arange(x.shape[0], device=x.device).view(-1, *[1] * (dim + 1))
+    channel = torch.arange(x.shape[1], device=x.device).view(1, -1, *[1] * dim)
+    index = [batch, channel]
+    for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
+        shape = [x.shape[0], 1, *[1] * dim]
+        shape[2 + axis] = -1
+        place = start[:, None] + torch.arange(length, device=x.device)
+        index.append(wrap(place, x.shape[2 + axis]).view(shape))
+    return x[tuple(index)]
+
+
+def move(
+    x: Tensor, offsets: Sequence[Tensor], largest: Sequence[int], border: str = "circular"
+) -> Tensor:
+    """Shift the content of each image by its own offsets, at most ``largest`` per axis."""
+    if not any(largest):
+        return x
+    if torch.compiler.is_compiling() and border == "circular":
+        return read(x, [-offset for offset in offsets], x.shape[2:])
+    padded = windows = pad(x, tuple((most, 0) for most in largest), border)
+    if torch.compiler.is_compiling():
+        starts = [most - offset for most, offset in zip(largest, offsets, strict=True)]
+        return read(padded, starts, x.shape[2:])
+    for axis, size in enumerate(x.shape[2:], start=2):
+        windows = windows.unfold(axis, size, 1)
+    counts = tuple(most + 1 for most in largest)
+    start = ravel([most - o for most, o in zip(largest, offsets, strict=True)], counts)
+    last = not padded.is_contiguous()
+    return pick(windows, start, counts, last=last)
+
+
+def fit(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """Extend a map with zeros whose size the stride does not divide (original padding only)."""
+    # Not -size % step: a compiler cannot reason about remainders of negative sizes.
+    sizes = zip(x.shape[2:], stride, strict=True)
+    extra = tuple((0, (step - size % step) % step) for size, step in sizes)
+    return pad(x, extra, "zeros")
+
+
+def ravel(offsets: Sequence[Tensor], stride: Sequence[int]) -> Tensor:
+    """Join one offset per axis to the row-major index of a phase."""
+    phase = offsets[0]
+    for offset, step in zip(offsets[1:], stride[1:], strict=True):
+        phase = phase * step + offset
+    return phase
+
+
+class Offset(nn.Module):
+    """Compute offsets from phases."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        super().__init__()
+        self.terms, self.strides = recipe.terms, recipe.strides
+
+    @property
+    def largest(self) -> tuple[int, ...]:
+        """Largest offset of each axis."""
+        return tuple(sum((base - 1) * weight for *_, base, weight in terms) for terms in self.terms)
+
+    def hard(self, phases: Sequence[Tensor]) -> list[Tensor]:
+        """Offsets ``(B,)`` of each axis from hard phases."""
+        parts = [unravel(p, stride) for p, stride in zip(phases, self.strides, strict=True)]
+        zero = torch.zeros_like(phases[0])
+        offsets = []
+        for terms in self.terms:
+            offset = zero
+            for source, axis, div, base, weight in terms:
+                offset = offset + parts[source][axis] // div % base * weight
+            offsets.append(offset)
+        return offsets
+
+    def of_one(self, source: int, phase: int) -> tuple[int, ...]:
+        """Return what one value of one phase adds to the offsets."""
+        own = phase_offsets(phase, self.strides[source])
+        return tuple(
+            sum(
+                own[axis] // div % base * weight
+                for s, axis, div, base, weight in terms
+                if s == source
+            )
+            for terms in self.terms
+        )
+
+    def extra_repr(self) -> str:
+        """Show the terms of each axis."""
+        return f"terms={self.terms}"
+
+
+class Compose(Offset):
+    """The phase of a branch that jumps over several strides which others choose one by one.
+
+    Shape:
+        Hard ``(B,)`` or soft ``(B, P_i)`` phases to ``(B,)`` or ``(B, P)``.
+    """
+
+    def __init__(self, recipe: Recipe, stride: tuple[int, ...]) -> None:
+        super().__init__(recipe)
+        self.stride = stride
+
+    def forward(self, *phases: Tensor) -> Tensor:
+        if not phases[0].dtype.is_floating_point:
+            return ravel(self.hard(phases), self.stride)
+        weights = torch.ones((), dtype=phases[0].dtype, device=phases[0].device)
+        for source, phase in enumerate(phases):
+            columns = [phase[:, self._matching(source, k)].sum(1) for k in range(self._count)]
+            weights = weights * torch.stack(columns, 1)
+        return weights
+
+    @property
+    def _count(self) -> int:
+        return math.prod(self.stride)
+
+    def _matching(self, source: int, target: int) -> list[int]:
+        """Phases of ``source`` that agree with the phase ``target`` of the result."""
+        wanted = phase_offsets(target, self.stride)
+
+        def agrees(phase: int) -> bool:
+            own = phase_offsets(phase, self.strides[source])
+            return all(
+                own[axis] // div % base == wanted[n] // weight % base
+                for n, terms in enumerate(self.terms)
+                for s, axis, div, base, weight in terms
+                if s == source
+            )
+
+        return [k for k in range(math.prod(self.strides[source])) if agrees(k)]
+
+
+class Unshift(Offset):
+    """Move an up-sampled map to where its phases say, hard or soft.
+
+    Args:
+        recipe: The offset to undo.
+        border: What comes in at the beginning: the end (``"circular"``) or the first value again
+            (``"replicate"``).
+
+    Shape:
+        ``(B, C, *spatial)`` and phases to ``(B, C, *spatial)``.
+    """
+
+    def __init__(self, recipe: Recipe, border: str = "circular") -> None:
+        super().__init__(recipe)
+        self.border = border
+
+    def forward(self, x: Tensor, *phases: Tensor) -> Tensor:
+        if not phases[0].dtype.is_floating_point:
+            return move(x, self.hard(phases), self.largest, self.border)
+        for source, phase in enumerate(phases):
+            shape = (-1, *[1] * (x.ndim - 1))
+            parts = [
+                self._moved(x, self.of_one(source, k)) * weight.view(shape).to(x.dtype)
+                for k, weight in enumerate(phase.unbind(1))
+            ]
+            x = torch.stack(parts).sum(0)
+        return x
+
+    def _moved(self, x: Tensor, offsets: tuple[int, ...]) -> Tensor:
+        padded = pad(x, tuple((offset, 0) for offset in offsets), self.border)
+        inner: Slices = (..., *(slice(0, size) for size in x.shape[2:]))
+        return padded[inner]
+
+
+class FromOrigin(nn.Module):
+    """Undo the move of :class:`ToOrigin` on a map that is ``factors`` times as large."""
+
+    def __init__(self, factors: tuple[int, ...]) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def forward(self, x: Tensor, phase: Tensor) -> Tensor:
+        sizes = [size // f for size, f in zip(x.shape[2:], self.factors, strict=True)]
+        offsets = [o * f for o, f in zip(unravel(phase, tuple(sizes)), self.factors, strict=True)]
+        return move(x, offsets, [(n - 1) * f for n, f in zip(sizes, self.factors, strict=True)])

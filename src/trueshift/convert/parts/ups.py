@@ -1,0 +1,164 @@
+"""Up-sampling with circular borders, and what else replaces an operation without a window."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._adjoint import Widths
+from trueshift.functional import order_free_mean
+from trueshift.padding import pad
+
+_TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+
+
+class Grow(nn.Module):
+    """Interpolation to a size ``factors`` times as large, with circular borders.
+
+    ``align_corners=True`` has no circular version: corners are neighbours on a circle. Its limit
+    for large maps is used, in which every ``factor``-th value is one of the input's.
+
+    Args:
+        factors: Up-sampling factor of each axis.
+        resizing: ``mode``, ``align_corners`` and so on of ``torch.nn.functional.interpolate``.
+    """
+
+    def __init__(self, factors: tuple[int, ...], resizing: dict[str, Any]) -> None:
+        super().__init__()
+        self.factors, self.resizing = factors, resizing
+
+    def forward(self, x: Tensor) -> Tensor:
+        sizes = x.shape[2:]
+        if self.resizing["mode"].startswith("nearest"):
+            grown = [size * f for size, f in zip(sizes, self.factors, strict=True)]
+            return F.interpolate(x, size=grown, **self.resizing)
+        aligned = bool(self.resizing.get("align_corners"))
+        edge = 3 if self.resizing["mode"] == "bicubic" else 2
+        widths = tuple((edge, edge + aligned) if f > 1 else (0, 0) for f in self.factors)
+        padded = pad(x, widths, "circular")
+        less = 1 if aligned else 0
+        grown = [
+            (size - less) * f + less if f > 1 else size
+            for size, f in zip(padded.shape[2:], self.factors, strict=True)
+        ]
+        y = F.interpolate(padded, size=grown, **self.resizing)
+        for axis, (size, f) in enumerate(zip(sizes, self.factors, strict=True), start=2):
+            if f > 1:
+                y = y.narrow(axis, edge * f, size * f)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the factors."""
+        return f"factors={self.factors}, {self.resizing}"
+
+
+class Transposed(nn.Module):
+    """Transposed convolution with circular borders and the weight and bias of the original.
+
+    Args:
+        stride: Up-sampling factor of each axis.
+        padding: The original padding: how much of the start was cut off.
+        dilation: Distance of the taps.
+        reach: Length of the dilated kernel less one.
+        groups: Groups of channels.
+    """
+
+    def __init__(
+        self,
+        stride: tuple[int, ...],
+        padding: tuple[int, ...],
+        dilation: tuple[int, ...],
+        reach: tuple[int, ...],
+        groups: int,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.reach, self.groups = reach, groups
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        before = [math.ceil(reach / s) for reach, s in zip(self.reach, self.stride, strict=True)]
+        after = [math.ceil(p / s) + 1 for p, s in zip(self.padding, self.stride, strict=True)]
+        widths: Widths = tuple(zip(before, after, strict=True))
+        function = _TRANSPOSED[len(self.stride)]
+        y = function(
+            pad(x, widths, "circular"),
+            weight,
+            bias,
+            self.stride,
+            groups=self.groups,
+            dilation=self.dilation,
+        )
+        for axis, step in enumerate(self.stride):
+            start = before[axis] * step + self.padding[axis]
+            y = y.narrow(2 + axis, start, x.shape[2 + axis] * step)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the geometry."""
+        return f"stride={self.stride}, padding={self.padding}, dilation={self.dilation}"
+
+
+class Reduce(nn.Module):
+    """Mean, sum, 2-norm or maximum over space; at test time its bits do not depend on a shift.
+
+    Args:
+        kind: ``"mean"``, ``"sum"``, ``"norm"`` or ``"max"``.
+        dims: Axes to reduce.
+        keepdim: Whether to keep them as axes of size 1.
+    """
+
+    def __init__(self, kind: str, dims: tuple[int, ...], keepdim: bool) -> None:
+        super().__init__()
+        self.kind, self.dims, self.keepdim = kind, dims, keepdim
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.kind == "max":
+            return x.amax(self.dims, self.keepdim)
+        terms = x.square() if self.kind == "norm" else x
+        mean = terms.mean(self.dims) if self.training else order_free_mean(terms, self.dims)
+        if self.kind != "mean":
+            mean = mean * math.prod([x.shape[dim] for dim in self.dims])
+        y = (mean.sqrt() if self.kind == "norm" else mean).to(x.dtype)
+        if self.keepdim:
+            for dim in sorted(dim % x.ndim for dim in self.dims):
+                y = y.unsqueeze(dim)
+        return y
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.kind}, dims={self.dims}, keepdim={self.keepdim}"
+
+
+class Roll(nn.Module):
+    """Shift a map: what padding, or a crop, comes to on a circle.
+
+    Args:
+        shifts: By how much to shift.
+        dims: The axes.
+    """
+
+    def __init__(self, shifts: tuple[int, ...], dims: tuple[int, ...]) -> None:
+        super().__init__()
+        self.shifts, self.dims = shifts, dims
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.roll(self.shifts, self.dims)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"shifts={self.shifts}, dims={self.dims}"
+
+
+class FunctionalDropout(nn.Module):
+    """``torch.nn.functional.dropout`` of a model's code, active while training."""
+
+    def __init__(self, function: Any, p: float) -> None:
+        super().__init__()
+        self.function, self.p = function, p
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.function(x, self.p, self.training)
+        return y
