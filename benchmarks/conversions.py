@@ -1,7 +1,7 @@
 """Measure networks of other libraries before and after conversion.
 
 ``python -m benchmarks.conversions`` converts every network, with random weights, to APS with
-``select="input"``, which keeps its FLOPs, and times it in turn with the original: medians of a
+``select_from="input"``, which keeps its FLOPs, and times it in turn with the original: medians of a
 batch, in both memory layouts.
 """
 
@@ -60,7 +60,7 @@ def measure(name: str, batch: int, size: int, repeats: int) -> dict[str, dict[st
     """Return milliseconds of the original and the converted network, by layout."""
     torch.manual_seed(0)
     model, images = build(name), torch.randn(batch, 3, size, size)
-    new = ts.convert(model, ts.Sampling("aps", select="input"), images[:1], verify=False)
+    new = ts.convert(model, ts.Sampling("aps", select_from="input"), images[:1], verify=False)
     times = {}
     for layout, memory_format in LAYOUTS.items():
         x = images.contiguous(memory_format=memory_format)

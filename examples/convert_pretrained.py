@@ -27,8 +27,8 @@ from trueshift.convert import Converted, convert
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 SPLIT = 7  # MobileNetV2's blocks before this one keep their weights: a crop passes them once
-APS = ts.Sampling("aps", select="input")
-LPS = ts.Sampling("lps", select="input", train_rule="straight")
+APS = ts.Sampling("aps", select_from="input")
+LPS = ts.Sampling("lps", select_from="input", train_rule="straight")
 # How networks are converted, which parameters learn, and for which share of the steps.
 TUNED = {
     "lps, seam, selectors tuned": (LPS, "seam", "sampling.", 0.5),

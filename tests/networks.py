@@ -14,10 +14,10 @@ SPECS = {
     "aps+rect2": ts.Sampling("aps", "rect2", groups=4),
     "lps+adapt3": ts.Sampling("lps", "adapt3", groups=4, hidden=4),
     "lps+tri3, select on unfiltered": ts.Sampling(
-        "lps", "tri3", groups=4, hidden=4, select_on="unfiltered"
+        "lps", "tri3", groups=4, hidden=4, score_filtered=False
     ),
     "lps+adapt3, select on unfiltered": ts.Sampling(
-        "lps", "adapt3", groups=4, hidden=4, select_on="unfiltered"
+        "lps", "adapt3", groups=4, hidden=4, score_filtered=False
     ),
 }
 

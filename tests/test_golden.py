@@ -32,12 +32,12 @@ LPD = {
     "lpd_ddac3_g2_select_unfiltered_circular_test": {
         "antialias": "adapt3",
         "groups": 2,
-        "select_on": "unfiltered",
+        "score_filtered": False,
     },
     "lpd_lpf2_select_filtered_circular_test": {"antialias": "rect2"},
-    "lpd_lpf2_select_unfiltered_circular_test": {"antialias": "rect2", "select_on": "unfiltered"},
+    "lpd_lpf2_select_unfiltered_circular_test": {"antialias": "rect2", "score_filtered": False},
     "lpd_lpf3_select_filtered_circular_test": {"antialias": "tri3"},
-    "lpd_lpf3_select_unfiltered_circular_test": {"antialias": "tri3", "select_on": "unfiltered"},
+    "lpd_lpf3_select_unfiltered_circular_test": {"antialias": "tri3", "score_filtered": False},
     "lpd_lpf3_zeropad_filter_zeros_logits_test": {"antialias": "tri3", "padding_mode": "zeros"},
 }
 LPD_SOFT = {
@@ -53,7 +53,7 @@ SHORTCUT = [
 ]
 APS = {
     "aps_l2_lpf3_select_filtered": {"antialias": "tri3"},
-    "aps_l2_lpf3_select_unfiltered": {"antialias": "tri3", "select_on": "unfiltered"},
+    "aps_l2_lpf3_select_unfiltered": {"antialias": "tri3", "score_filtered": False},
     "aps_l2_nofilter": {},
 }
 LPU = {
@@ -111,7 +111,7 @@ def test_lpd_hard(name):
     filtered = x if layer.antialias is None else layer.antialias(x)
     if "filtered" in fixture:
         assert_near(filtered, fixture["filtered"])
-    assert_near(layer.selector(filtered if layer.select_on == "filtered" else x), fixture["logits"])
+    assert_near(layer.selector(filtered if layer.score_filtered else x), fixture["logits"])
     if "components" in fixture:
         assert torch.equal(polyphase_split(x, 2).transpose(0, 1), fixture["components"])
 

@@ -34,7 +34,7 @@ def check_choice(who: str, what: str, value: object, choices: Iterable[str | Non
 
 
 def check_mode(who: str, mode: Mode, dim: int, name: str = "padding_mode") -> Mode:
-    """Raise unless ``mode`` is a padding mode or one per axis; return the shortest way to say it."""
+    """Raise unless ``mode`` is a padding mode or one per axis; return one if all are equal."""
     if isinstance(mode, str) or not isinstance(mode, Sequence):
         check_choice(who, name, mode, PADDING_MODES)
         return mode
@@ -87,9 +87,9 @@ def check_stride(who: str, stride: Stride) -> None:
 
 def stride_per_axis(who: str, stride: Stride, dim: int) -> tuple[int, ...]:
     """Return ``stride`` as one integer per spatial axis."""
-    if type(stride) is tuple and len(stride) == dim and set(map(type, stride)) == {int}:
-        if min(stride) >= 1 and max(stride) >= 2:  # the usual case, without further calls
-            return stride
+    usual = type(stride) is tuple and len(stride) == dim and set(map(type, stride)) == {int}
+    if usual and min(stride) >= 1 and max(stride) >= 2:  # type: ignore[arg-type]
+        return stride  # type: ignore[return-value]
     check_stride(who, stride)
     if not isinstance(stride, Sequence):
         return (int(stride),) * dim

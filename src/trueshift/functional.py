@@ -19,8 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
-from types import EllipsisType
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -30,12 +29,22 @@ from trueshift._dispatch import formula
 from trueshift._validate import (
     Mode,
     Stride,
-    axis_modes,
     check_components,
     check_input,
     check_phase,
 )
 from trueshift.exact import channel_softmax, convolve, order_free_mean
+from trueshift.windows import (
+    Phase,
+    Slices,
+    component_slices,
+    component_view,
+    is_soft,
+    kernel_reach,
+    pad,
+    phase_window,
+    unravel,
+)
 
 __all__ = [
     "order_free_mean",
@@ -45,9 +54,7 @@ __all__ = [
     "polyphase_up",
 ]
 
-Phase = int | Tensor
-Slices = tuple[slice | EllipsisType, ...]
-Widths = tuple[tuple[int, int], ...]  # for each spatial axis, how much before and after
+Theta = tuple[Tensor, Tensor, Tensor, Tensor]
 
 MAX_POOLS: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
@@ -164,10 +171,7 @@ def keep_phase(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> Tensor:
 @formula
 def conv_logits(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor,
-    weight2: Tensor,
-    bias2: Tensor,
+    theta: Theta,
     stride: tuple[int, ...],
     mode: Mode,
     *,
@@ -179,17 +183,15 @@ def conv_logits(
 
     Args:
         x: ``(B, C, *spatial)``, sizes divisible by the stride.
-        weight1: ``(C_hid, C, 3, ...)``.
-        bias1: ``(C_hid,)``.
-        weight2: ``(C_hid, C_hid, 3, ...)``.
-        bias2: ``(C_hid,)``.
+        theta: Weight and bias of the first convolution, ``(C_hid, C, 3, ...)`` and ``(C_hid,)``,
+            and of the second, ``(C_hid, C_hid, 3, ...)`` and ``(C_hid,)``.
         stride: Sampling factor of each axis.
         mode: Border of both convolutions.
         exact: Sum in float64 and independently of the order, so that the bits of the logits permute
             with circular shifts of ``x``.
     """
-    dim = len(stride)
-    border = ((1, 1),) * dim
+    weight1, bias1, weight2, bias2 = theta
+    dim, border = len(stride), ((1, 1),) * len(stride)
     components = component_view(x, stride).flatten(0, dim)  # (B * P, C, h, w)
     hidden = convolve(pad(components, border, mode), weight1, bias1, exact=exact).relu()
     scores = convolve(pad(hidden, border, mode), weight2, bias2, exact=exact)
@@ -200,15 +202,12 @@ def conv_logits(
 @formula
 def conv_ranking(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor,
-    weight2: Tensor,
-    bias2: Tensor,
+    theta: Theta,
     stride: tuple[int, ...],
     mode: Mode,
 ) -> Tensor:
     """Numbers whose largest is that of the exact logits, ``(B, P)``: enough for a hard choice."""
-    return conv_logits(x, weight1, bias1, weight2, bias2, stride, mode, exact=True)
+    return conv_logits(x, theta, stride, mode, exact=True)
 
 
 @formula
@@ -462,163 +461,6 @@ def max_down(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> Tens
     if kernel is None:
         return keep_phase(peaks, phase, (2,) * dim)
     return blur_down(peaks, kernel, phase, (2,) * dim, mode)
-
-
-# Borders and windows
-
-
-@formula
-def pad(x: Tensor, widths: Widths, mode: Mode) -> Tensor:
-    """Extend a feature map at its borders.
-
-    Unlike ``torch.nn.functional.pad``, a circular border may be wider than the map (it wraps as
-    often as needed), and every axis may have a mode of its own.
-
-    Args:
-        x: Feature map ``(..., C, *spatial)``.
-        widths: For each spatial axis, how much to add before and after.
-        mode: ``"circular"``, ``"zeros"``, ``"reflect"`` or ``"replicate"``, or one per axis.
-
-    Examples:
-        >>> pad(torch.tensor([[[1, 2, 3]]]), ((2, 1),), "circular")
-        tensor([[[2, 3, 1, 2, 3, 1]]])
-    """
-    modes = axis_modes(mode, len(widths))
-    for kind in dict.fromkeys(modes):
-        own = tuple(
-            pair if axis == kind else (0, 0) for pair, axis in zip(widths, modes, strict=True)
-        )
-        if not any(map(any, own)):
-            continue
-        if kind == "circular":
-            x = _wrap(x, own)
-        else:
-            flat = [width for pair in reversed(own) for width in pair]
-            x = F.pad(x, flat, mode="constant" if kind == "zeros" else kind)
-    return x
-
-
-def _wrap(x: Tensor, widths: Widths) -> Tensor:
-    for axis, (before, after) in zip(range(-len(widths), 0), widths, strict=True):
-        size = x.shape[axis]
-        if max(before, after) > size:
-            place = torch.arange(-before, size + after, device=x.device)
-            x = x.index_select(axis, wrap(place, size))
-        elif before or after:
-            ends = x.narrow(axis, size - before, before), x.narrow(axis, 0, after)
-            x = torch.cat([ends[0], x, ends[1]], axis)
-    return x
-
-
-@formula
-def phase_window(
-    x: Tensor, phase: Phase, stride: tuple[int, ...], widths: Widths, mode: Mode
-) -> Tensor:
-    """Pad a map and cut what a strided operation reads at the positions of a phase.
-
-    A strided operation without padding on the result gives one value per kept position.
-
-    Args:
-        x: ``(B, C, *spatial)``, sizes divisible by the stride.
-        phase: Hard, or soft: then the windows of all phases are mixed, which is right for what is
-            linear in its input.
-        stride: Sampling factor of each axis.
-        widths: How far the operation reaches before and after a position, per axis.
-        mode: Border.
-    """
-    if isinstance(phase, int):
-        return _window_at(x, phase, stride, widths, mode)
-    padded = pad(x, widths, mode)
-    if is_soft(phase):
-        weights = phase.to(x.dtype)[(..., *[None] * (x.ndim - 1))].unbind(1)  # (B, 1, 1, 1) each
-        windows = [padded[window] for window in window_slices(padded.shape[2:], stride)]
-        return torch.stack([w * part for w, part in zip(weights, windows, strict=True)]).sum(0)
-    blocks = padded
-    for axis, step in enumerate(stride, start=2):
-        blocks = blocks.unfold(axis, padded.shape[axis] - step + 1, 1)
-    blocks = blocks.movedim(1, 1 + len(stride))  # (B, s, s, C, h, w)
-    return blocks[(torch.arange(x.shape[0], device=x.device), *unravel(phase, stride))]
-
-
-def _window_at(
-    x: Tensor, phase: int, stride: tuple[int, ...], widths: Widths, mode: Mode
-) -> Tensor:
-    starts = phase_offsets(stride)[phase]
-    reach = [
-        (before - start, after - (step - 1 - start))
-        for (before, after), start, step in zip(widths, starts, stride, strict=True)
-    ]
-    x = pad(x, tuple((max(before, 0), max(after, 0)) for before, after in reach), mode)
-    return x[(..., *(slice(max(-before, 0), None) for before, _ in reach))]
-
-
-def kernel_reach(weight: Tensor, dilation: Sequence[int] | None = None) -> Widths:
-    """How far a kernel reaches before and after a position, per axis."""
-    sizes = weight.shape[2:]
-    reaches = [d * (n - 1) for n, d in zip(sizes, dilation or (1,) * len(sizes), strict=True)]
-    return tuple((reach // 2, reach - reach // 2) for reach in reaches)
-
-
-# Where phases lie in a map: offsets, slices and views, without a copy
-
-
-def is_soft(phase: Phase) -> bool:
-    """Whether a phase is a weighted mixture, as while training."""
-    return isinstance(phase, Tensor) and phase.dtype.is_floating_point
-
-
-def phase_offsets(stride: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """Return the offsets of every phase, row-major."""
-    return list(itertools.product(*map(range, stride)))
-
-
-def component_slices(stride: tuple[int, ...]) -> list[Slices]:
-    """Return the slices of ``(..., *spatial)`` that every phase keeps."""
-    return [
-        (..., *(slice(o, None, step) for o, step in zip(offsets, stride, strict=True)))
-        for offsets in phase_offsets(stride)
-    ]
-
-
-def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> list[Slices]:
-    """Return, for every phase, the slices of the largest window that fits at every offset."""
-    ends = [size - step + 1 for size, step in zip(sizes, stride, strict=True)]
-    return [
-        (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
-        for offsets in phase_offsets(stride)
-    ]
-
-
-def unravel(phase: Tensor, stride: Sequence[int | Tensor]) -> list[Tensor]:
-    """Split the row-major index ``phase`` into one offset per axis."""
-    offsets: list[Tensor] = []
-    for step in reversed(stride):
-        offsets.insert(0, phase % step)
-        phase = phase // step
-    return offsets
-
-
-def offset_blocks(x: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """View ``(B, C, *spatial)`` as ``(B, C, *stride, *spatial // stride)``."""
-    sizes = [n for size, s in zip(x.shape[2:], stride, strict=True) for n in (size // s, s)]
-    blocks = x.reshape(*x.shape[:2], *sizes)  # (B, C, h, s, w, s)
-    inner = [3 + 2 * axis for axis in range(len(stride))]
-    return blocks.permute(0, 1, *inner, *(axis - 1 for axis in inner))
-
-
-def component_view(x: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """View ``(B, C, *spatial)`` as ``(B, *stride, C, *spatial // stride)``."""
-    return offset_blocks(x, stride).movedim(1, 1 + len(stride))
-
-
-def wrap(place: Tensor, size: int) -> Tensor:
-    """Return ``place % size``, in exported graphs too, where a size is known only at run time."""
-    return place % axis_length(size, place.device)
-
-
-def axis_length(size: int, device: torch.device) -> Tensor:
-    """Return a size as a tensor: a graph that holds it serves every size."""
-    return torch.arange(size, device=device).amax(0) + 1
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from trueshift._dispatch import formula
-from trueshift.functional import axis_length, offset_blocks
+from trueshift.windows import axis_length, offset_blocks
 
 # Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are
 # exact in any order, on any device and in any runtime.
@@ -37,8 +37,8 @@ def argmax_phase(
 
     Args:
         logits: ``(B, P)``; must permute with the shift of ``x`` (equation 9).
-        x: The feature map ``(B, C, *spatial)`` that is to be sampled; or a function that returns
-            it, called only if there is a tie to break.
+        x: The feature map ``(B, C, *spatial)`` that is to be sampled, further axes before those of
+            the stride allowed; or a function that returns it, called only if needed.
         stride: Sampling factor of each axis.
 
     Returns:
@@ -49,11 +49,10 @@ def argmax_phase(
     return break_ties(logits, x, stride)
 
 
-def break_ties(
-    logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
-) -> Tensor:
+def break_ties(logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]) -> Tensor:
     """Return the phase of the largest logit; among equal ones that of the largest fingerprint."""
     x = x if isinstance(x, Tensor) else x()
+    stride = (1,) * (x.ndim - 2 - len(stride)) + stride  # axes that the scored map does not have
     num_phases = logits.shape[1]
     index = torch.arange(num_phases, device=x.device)
     # Where the map repeats itself any tied phase will do: the lowest, in every runtime.

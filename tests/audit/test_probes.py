@@ -34,7 +34,7 @@ def test_layers_that_are_not_there():
 @pytest.mark.parametrize("select", ["output", "input"])
 def test_a_layer_is_watched_wherever_it_selects_from(select):
     torch.manual_seed(0)
-    net = ts.models.resnet(ts.Sampling("lps", select=select), (1, 1), (8, 16)).eval()
+    net = ts.models.resnet(ts.Sampling("lps", select_from=select), (1, 1), (8, 16)).eval()
     x = torch.randn(4, 3, 32, 32)
     for k, name in enumerate(("conv1_down", "maxpool_down", "layer2.0.down")):
         _, seen = watch_layer(net, name, x)

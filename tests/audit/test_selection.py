@@ -76,8 +76,8 @@ def test_choices_are_observed_as_they_are_made_on_fast_paths(build):
 
 @pytest.mark.parametrize("select", ["output", "input"])
 def test_selectors_of_aps_take_the_place_of_learned_ones(select):
-    net = network(ts.Sampling("lps", hidden=4, select=select))
-    aps = network(ts.Sampling("aps", select=select))
+    net = network(ts.Sampling("lps", hidden=4, select_from=select))
+    aps = network(ts.Sampling("aps", select_from=select))
     aps.load_state_dict(net.state_dict(), strict=False)
     selection = diagnose_selectors(net.train(), batches(), draws=0)
     assert selection.num_images == 24
@@ -102,7 +102,7 @@ def test_first_layer_is_compared_with_the_norm_of_its_map():
 
 def test_a_layer_that_scores_some_channels_is_compared_on_the_map_it_samples():
     torch.manual_seed(0)
-    spec = ts.Sampling("lps", hidden=4, select="input")
+    spec = ts.Sampling("lps", hidden=4, select_from="input")
     net = ts.models.resnet(spec, (1, 1), (8, 16), num_classes=10).eval()
     selection = diagnose_selectors(net, batches())
     names = [layer.name for layer in selection.layers]

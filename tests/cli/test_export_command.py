@@ -53,7 +53,7 @@ def test_a_saved_network(saved, tmp_path, capsys):
 
 def test_a_converted_network_as_onnx(tmp_path, capsys):
     out = tmp_path / "net.onnx"
-    words = ["export", "test_export_command:strided", "--convert", "aps", "--select", "input"]
+    words = ["export", "test_export_command:strided", "--convert", "aps", "--select-from", "input"]
     words += ["--out", str(out), "--size", "8", "--repeats", "1", "--dynamic", "batch"]
     assert main.main(words) == 0
     text = capsys.readouterr().out
@@ -78,7 +78,7 @@ def test_exit_code_if_the_file_differs(saved, tmp_path, capsys, monkeypatch):
             ["test_export_command:strided", "--out", "a.pt2", "--format", "onnx"],
             r"must end in .onnx",
         ),
-        (["test_export_command:strided", "--out", "a.pt2", "--select", "input"], "pass --convert"),
+        (["test_export_command:strided", "--out", "a.pt2", "--select-from", "input"], "pass --convert"),
         (["test_export_command:strided", "--out", "a.pt2", "--batch", "0"], "positive"),
         (["test_export_command:strided", "--out", "a.pt2", "--dynamic", "depth"], "dynamic"),
         (["test_export_command:strided", "--out", "no/a.pt2", "--size", "8"], "no folder"),

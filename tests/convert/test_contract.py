@@ -119,7 +119,7 @@ def test_a_training_model_stays_in_training_mode():
 @pytest.mark.parametrize("select", ["output", "input"])
 @pytest.mark.parametrize("make", [Residual, FunctionalUnet, JumpUnet])
 def test_soft_phases_train_every_selector(make, select):
-    new = convert(make(), Sampling("lps", hidden=4), X, select=select).train()
+    new = convert(make(), Sampling("lps", hidden=4), X, select_from=select).train()
     new(X).square().mean().backward()
     names = [name for name, _ in new.named_parameters() if "selector" in name]
     assert names

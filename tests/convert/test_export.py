@@ -17,10 +17,10 @@ X = image(2, 3, 32, 32)
 CASES = {"residual": Residual, "jump unet": JumpUnet}
 
 
-def converted(name, select="output"):
+def converted(name, select_from="output"):
     if name == "resnet18":
-        return convert(zoo.build("torchvision.resnet18"), "aps", X, select=select, verify=False)
-    return convert(trained(CASES[name]()), "lps", X, select=select, verify=False)
+        return convert(zoo.build("torchvision.resnet18"), "aps", X, select_from=select, verify=False)
+    return convert(trained(CASES[name]()), "lps", X, select_from=select, verify=False)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_onnx_computes_the_same(name, select):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_one_file_takes_every_batch_and_size(form, select, tmp_path):
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2))
-    new = convert(trained(net.append(nn.AdaptiveAvgPool2d(1))), "aps", X, select=select)
+    new = convert(trained(net.append(nn.AdaptiveAvgPool2d(1))), "aps", X, select_from=select)
     written = export(new, X, tmp_path / f"net.{form}", form)
     other = load(written.path)
     smallest = image(1, 3, *(low for low, _ in written.sizes))

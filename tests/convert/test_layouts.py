@@ -34,7 +34,7 @@ class Viewed(nn.Module):
 @pytest.mark.parametrize("select", ["input", "output"])
 @pytest.mark.parametrize("images", [1, 5])
 def test_formats_change_no_bit_and_come_back(images, select):
-    new = ts.convert(trained(Viewed()), "aps", EXAMPLE, select=select)
+    new = ts.convert(trained(Viewed()), "aps", EXAMPLE, select_from=select)
     x = torch.randn(images, 3, 8, 12)
     kept, with_gradients = x.clone(), new(x)
     with torch.no_grad():

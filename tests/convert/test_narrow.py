@@ -11,7 +11,7 @@ from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
 
 X = image(4, 3, 32, 16)
-LPS = Sampling("lps", select="input")
+LPS = Sampling("lps", select_from="input")
 
 
 class Expanded(nn.Module):
@@ -82,7 +82,7 @@ def test_not_beyond_what_is_not_pointwise(build, spec, widths):
 
 
 def test_norms_cost_little_and_stay_where_they_are():
-    new, widths = convert(trained(Expanded()), Sampling("aps", select="input"), X), []
+    new, widths = convert(trained(Expanded()), Sampling("aps", select_from="input"), X), []
     choice = new.get_submodule("sampling.down_phase")
     choice.register_forward_pre_hook(lambda _, args: widths.append(args[0].shape[1]))
     new(X)

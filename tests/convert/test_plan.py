@@ -89,7 +89,7 @@ def test_plans_collect_refusals():
         rewrite(planned)
 
 
-@pytest.mark.parametrize("spec", [Sampling("aps"), Sampling("lps"), Sampling(select="input")])
+@pytest.mark.parametrize("spec", [Sampling("aps"), Sampling("lps"), Sampling(select_from="input")])
 def test_flops_are_those_of_the_network(spec):
     new = rewrite(plan(trained(Residual()), X, spec))
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
@@ -99,9 +99,9 @@ def test_flops_are_those_of_the_network(spec):
 
 def test_selecting_from_the_input_costs_no_dense_operation():
     model = trained(Residual())
-    planned = plan(model, X, "aps", select="input")
+    planned = plan(model, X, "aps", select_from="input")
     assert planned.flops_after == planned.flops
-    assert plan(model, X, Sampling("aps", select="input")) == planned
+    assert plan(model, X, Sampling("aps", select_from="input")) == planned
 
 
 @pytest.mark.parametrize("name", ["residual", "jump unet", "pyramid", "attention"])

@@ -200,8 +200,8 @@ def test_parametrized_weights_are_used():
 
 def test_arguments():
     net = nn.Conv2d(3, 4, 3)
-    with pytest.raises(ValueError, match="unknown select 'both'"):
-        convert(net, "aps", X, select="both")
+    with pytest.raises(ValueError, match="unknown select_from 'both'"):
+        convert(net, "aps", X, select_from="both")
     with pytest.raises(ValueError, match="unknown flatten"):
         convert(net, "aps", X, flatten="yes")
     with pytest.raises(ValueError, match="unknown padding 'zeros'"):

@@ -24,9 +24,9 @@ SPECS = {
     "stride": Sampling("stride"),
     "lpf": Sampling("stride", "tri3"),
     "aps": Sampling("aps"),
-    "aps on input": Sampling("aps", "tri3", select="input"),
+    "aps on input": Sampling("aps", "tri3", select_from="input"),
     "lps": Sampling("lps", "adapt3", groups=2),
-    "lps on input": Sampling("lps", select="input"),
+    "lps on input": Sampling("lps", select_from="input"),
 }
 
 
@@ -260,7 +260,7 @@ def test_each_item_rolls_by_its_own_shift():
 @pytest.mark.parametrize("name", zoo.NAMES)
 def test_public_networks(name):
     model, x = zoo.build(name), zoo.example(name)
-    for spec in ("stride", Sampling("aps", select="input")):
+    for spec in ("stride", Sampling("aps", select_from="input")):
         new = convert(model, spec, x, padding="seam")
         with torch.no_grad():
             (y, *_), moved = leaves(new(x)), circular_shift(x, 5, 9)

@@ -25,7 +25,7 @@ def build(name):
 @pytest.mark.parametrize("name", NETS)
 def test_every_network_is_verified_exact(name, spec, select):
     model, example = build(name)
-    new = convert(model, SPECS[spec], example, select=select)  # raises unless exact in float64
+    new = convert(model, SPECS[spec], example, select_from=select)  # raises unless exact in float64
     before = [y.shape for y in _tensors(model(*example))]
     assert [y.shape for y in _tensors(new(*example))] == before or name == "focus"
 
@@ -35,7 +35,7 @@ def test_every_network_is_verified_exact(name, spec, select):
 def test_filters_keep_it_exact(spec, select):
     for name in ("residual", "jump unet"):
         model, example = build(name)
-        new = convert(model, SPECS[spec], example, select=select)
+        new = convert(model, SPECS[spec], example, select_from=select)
         assert any("antialias" in key for key, _ in new.named_modules())
 
 
@@ -43,7 +43,7 @@ def test_filters_keep_it_exact(spec, select):
 @pytest.mark.parametrize("name", ["residual", "two inputs", "signal", "focus", "unet nearest"])
 def test_float32_outputs_are_equal_bit_by_bit(name, select):
     model, example = build(name)
-    new = convert(model, "aps", example, select=select)
+    new = convert(model, "aps", example, select_from=select)
     with torch.no_grad():
         y = new(*example)
         for n in range(1, 12):
@@ -94,7 +94,7 @@ def test_ties_in_one_branch_do_not_break_the_other(make, kill, select):
     # The leader's map is dead (all zeros), its follower's is not: only the image shows the phase.
     model, x = trained(make()), image(2, 3, 32, 48)
     kill(model)
-    new = convert(model, "aps", x, select=select)
+    new = convert(model, "aps", x, select_from=select)
     with torch.no_grad():
         y = new(x)
         assert all(torch.equal(new(_shift(x, n)), y) for n in range(1, 9))

@@ -19,7 +19,7 @@ def check(name, select, spec="aps"):
     Four shifts come one by one and four as a batch, which is computed in another layout.
     """
     model, x = zoo.build(name), zoo.example(name)
-    new = convert(model, spec, x, select=select)
+    new = convert(model, spec, x, select_from=select)
     generator = torch.Generator().manual_seed(3)
     shifts = torch.randint(0, x.shape[-1], (8, 2), generator=generator).tolist()
     with torch.no_grad():

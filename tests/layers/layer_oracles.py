@@ -130,7 +130,7 @@ def logits(x, selector, stride):
 def down(x, layer):
     """Filter, score, choose, keep: what :class:`trueshift.PolyphaseDown` stands for."""
     low = filtered(x, layer.antialias)
-    scores = logits(low if layer.select_on == "filtered" else x, layer.selector, layer.stride)
+    scores = logits(low if layer.score_filtered else x, layer.selector, layer.stride)
     soft = isinstance(layer.selector, ts.ConvSelector) and layer.training
     phase = (scores / layer.selector.tau).softmax(1) if soft else scores.argmax(1)
     return keep(low, phase, layer.stride), phase

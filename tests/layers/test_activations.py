@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import trueshift as ts
 from trueshift.layers import steady
-from trueshift.layers.activations import STEADY, make_steady
+from trueshift.layers.activations import EXACT, make_exact
 from trueshift.layers.steady import steadily
 
 LAST = torch.channels_last
@@ -54,17 +54,17 @@ def test_other_strides_and_sizes():
         torch.testing.assert_close(steadily(F.silu, flat), F.silu(flat))
 
 
-@pytest.mark.parametrize("kind", STEADY)
+@pytest.mark.parametrize("kind", EXACT)
 def test_modules_are_those_of_torch(kind):
     plain = nn.Sequential(kind())
     new = copy.deepcopy(plain)
-    make_steady(new)
-    assert type(new[0]) is STEADY[kind]
+    make_exact(new)
+    assert type(new[0]) is EXACT[kind]
     assert repr(new) == repr(plain)
     x = torch.randn(2, 3, 5, 5)
     torch.testing.assert_close(new.eval()(x), plain(x))
     assert torch.equal(new.train()(x), plain(x))
-    assert type(pickle.loads(pickle.dumps(new))[0]) is STEADY[kind]
+    assert type(pickle.loads(pickle.dumps(new))[0]) is EXACT[kind]
 
 
 def test_gradients_pass():
@@ -77,7 +77,7 @@ def test_in_place_means_in_place(shape):
     x = torch.randn(shape)
     expected = F.silu(x)
     net = nn.Sequential(nn.SiLU(inplace=True)).eval()
-    make_steady(net)
+    make_exact(net)
     torch.testing.assert_close(net(x), expected)
     torch.testing.assert_close(x, expected)
 

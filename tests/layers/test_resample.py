@@ -219,7 +219,7 @@ class TestShortNames:
             padding_mode="zeros",
             dim=1,
             groups=4,
-            select_on="unfiltered",
+            score_filtered=False,
             tau=0.5,
             train_rule="softmax",
             test_rule="softmax",
@@ -378,7 +378,7 @@ LAYERS = {
     "lps+tri3": lambda: ts.LPD(8, 4, antialias="tri3"),
     "lps+adapt3": lambda: ts.LPD(8, 4, antialias="adapt3", groups=4),
     "lps+adapt3 unfiltered": lambda: ts.LPD(
-        8, 4, antialias="adapt3", groups=4, select_on="unfiltered"
+        8, 4, antialias="adapt3", groups=4, score_filtered=False
     ),
     "aps": lambda: ts.APS(8),
     "aps+rect2": lambda: ts.APS(8, antialias="rect2"),

@@ -74,7 +74,7 @@ def test_every_field_reaches_its_layer():
         hidden=3,
         dim=1,
         groups=2,
-        select_on="unfiltered",
+        score_filtered=False,
         train_rule="softmax",
         test_rule="softmax",
     )
@@ -115,10 +115,10 @@ def test_defaults_are_those_of_the_paper():
         "dim": 2,
         "groups": 8,
         "norm": 2,
-        "select_on": "filtered",
+        "score_filtered": True,
         "train_rule": "gumbel",
         "test_rule": "argmax",
-        "select": "output",
+        "select_from": "output",
         "selector_padding": None,
     }
 
@@ -144,11 +144,11 @@ def test_one_width_per_layer():
 
 
 def test_selectors_of_the_input():
-    down = ts.Sampling("lps", "tri3", hidden="eighth", select="input").down(64, input_channels=3)
+    down = ts.Sampling("lps", "tri3", hidden="eighth", select_from="input").down(64, input_channels=3)
     assert (down.selector.channels, down.selector.conv1.out_channels) == (3, 8)
     assert down.antialias.channels == 64
-    with pytest.raises(ValueError, match=r"unknown select 'inputs'. Did you mean 'input'\?"):
-        ts.Sampling("lps", select="inputs")
+    with pytest.raises(ValueError, match=r"unknown select_from 'inputs'. Did you mean 'input'\?"):
+        ts.Sampling("lps", select_from="inputs")
 
 
 def test_the_border_of_selectors_may_differ():

@@ -120,9 +120,9 @@ def test_deeplab_with_linear_upsampling_is_not_equivariant(spec, up):
 
 
 INPUT = {
-    "lps": ts.Sampling("lps", hidden="eighth", select="input"),
-    "aps": ts.Sampling("aps", select="input"),
-    "lps+tri3": ts.Sampling("lps", "tri3", hidden="eighth", select="input"),
+    "lps": ts.Sampling("lps", hidden="eighth", select_from="input"),
+    "aps": ts.Sampling("aps", select_from="input"),
+    "lps+tri3": ts.Sampling("lps", "tri3", hidden="eighth", select_from="input"),
 }
 
 

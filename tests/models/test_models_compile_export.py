@@ -20,7 +20,7 @@ SPECS = {
     "aps": ts.Sampling("aps"),
     # Wide selectors: a dead one scores all components alike, and bits of the map then decide.
     "lps": ts.Sampling("lps", "tri3", hidden="same"),
-    "lps on input": ts.Sampling("lps", hidden="same", select="input"),
+    "lps on input": ts.Sampling("lps", hidden="same", select_from="input"),
 }
 BUILDERS = {
     "resnet18": lambda spec: ts.models.resnet18(spec, num_classes=10, stem="cifar"),

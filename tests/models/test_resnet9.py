@@ -22,7 +22,7 @@ def different(spec, num=32):
 @pytest.mark.parametrize("select", ["output", "input"])
 @pytest.mark.parametrize("method", ["aps", "lps"])
 def test_is_bitwise_invariant(method, select):
-    assert different(ts.Sampling(method, select=select, hidden="eighth")) == 0
+    assert different(ts.Sampling(method, select_from=select, hidden="eighth")) == 0
 
 
 def test_with_a_filter_is_bitwise_invariant():

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from trueshift._cpu.conditions import LIMITS, image_size
 from trueshift._cpu.layout import channels_innermost, empty_map
 from trueshift.exact import channels_last
-from trueshift.functional import (
+from trueshift.windows import (
     Slices,
     component_slices,
     offset_blocks,

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.conditions import on_cpu
+from trueshift._cpu.conditions import LIMITS, differentiates, image_size, on_cpu
 from trueshift._cpu.layout import channels_innermost, empty_map
 from trueshift._dispatch import fast
-from trueshift.functional import Mode, Slices, Widths, pad, phase_offsets
+from trueshift._validate import Mode
+from trueshift.windows import Slices, Widths, pad, phase_offsets, read_at
 
 
 def _wraps_once(x: Tensor, widths: Widths, mode: Mode) -> bool:
@@ -106,10 +107,8 @@ def _wrapped_regions(sizes: Sequence[int], widths: Widths) -> Iterator[tuple[Sli
         yield (..., *inside), (..., *outside)
 
 
-def filled_windows(
-    x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths, value: float
-) -> Tensor:
-    """Extend the borders by a value and cut the window at each image's hard phase, in one copy."""
+def filled_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
+    """Extend the borders by zeros and cut the window at each image's hard phase, in one copy."""
     out = empty_map(x, _window_sizes(x, stride, widths))
     offsets = phase_offsets(stride)
     for target, source, place in zip(out, x, phase.tolist(), strict=True):
@@ -118,23 +117,30 @@ def filled_windows(
             start = min(start, source.shape[axis])
             inside = min(source.shape[axis] - start, target.shape[axis] - ahead)
             behind = target.shape[axis] - ahead - inside
-            target.narrow(axis, 0, ahead).fill_(value)
-            target.narrow(axis, ahead + inside, behind).fill_(value)
+            target.narrow(axis, 0, ahead).zero_()
+            target.narrow(axis, ahead + inside, behind).zero_()
             target, source = target.narrow(axis, ahead, inside), source.narrow(axis, start, inside)
         target.copy_(source)
     return out
 
 
-def circular_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths) -> Tensor:
-    """Wrap the borders and cut the window at each image's hard phase, in one copy."""
-    sizes, out_sizes = x.shape[2:], _window_sizes(x, stride, widths)
-    pieces = {
-        place: list(_pieces(phase_offsets(stride)[place], out_sizes, sizes, widths))
-        for place in set(phase.tolist())
-    }
-    out = empty_map(x, out_sizes)
-    for target, source, place in zip(out, x, phase.tolist(), strict=True):
-        for there, here in pieces[place]:
+def copies_images(x: Tensor) -> bool:
+    """Whether images are large enough to be copied one by one, and no backward pass follows."""
+    return on_cpu(x) and image_size(x) >= LIMITS.window and not differentiates(x)
+
+
+def _copies_windows(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> bool:
+    return copies_images(x)
+
+
+@fast(read_at, when=_copies_windows)
+def copy_windows(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
+    """Copy the pieces of each window that lie side by side."""
+    corners = list(zip(*(start.tolist() for start in starts), strict=True))
+    pieces = {corner: list(_pieces(corner, lengths, x.shape[2:])) for corner in set(corners)}
+    out = empty_map(x, lengths)
+    for target, source, corner in zip(out, x, corners, strict=True):
+        for there, here in pieces[corner]:
             target[there].copy_(source[here])
     return out
 
@@ -144,17 +150,17 @@ def _window_sizes(x: Tensor, stride: tuple[int, ...], widths: Widths) -> list[in
 
 
 def _pieces(
-    offsets: Sequence[int], out_sizes: Sequence[int], sizes: Sequence[int], widths: Widths
+    corner: Sequence[int], lengths: Sequence[int], sizes: Sequence[int]
 ) -> Iterator[tuple[Slices, Slices]]:
     """Yield (slices of the window, slices of the map) that together fill a wrapped window."""
     per_axis = []
-    for offset, out_size, size, (before, _) in zip(offsets, out_sizes, sizes, widths, strict=True):
+    for first, length, size in zip(corner, lengths, sizes, strict=True):
         parts, done = [], 0
-        while done < out_size:
-            start = (offset - before + done) % size
-            length = min(size - start, out_size - done)
-            parts.append((slice(done, done + length), slice(start, start + length)))
-            done += length
+        while done < length:
+            start = (first + done) % size
+            count = min(size - start, length - done)
+            parts.append((slice(done, done + count), slice(start, start + count)))
+            done += count
         per_axis.append(parts)
     for pairs in itertools.product(*per_axis):
         there, here = zip(*pairs, strict=True)

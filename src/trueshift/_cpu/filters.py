@@ -23,23 +23,26 @@ from trueshift._cpu.conditions import (
 from trueshift._cpu.sampling import mix_windows
 from trueshift._cpu.scores import weight_gradient
 from trueshift._dispatch import fast
+from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last, convolve
 from trueshift.functional import (
-    Mode,
-    Phase,
     adaptive_blur_down,
     blur,
     blur_down,
     conv_down,
     convolution,
-    is_soft,
     keep_phase,
-    kernel_reach,
     mix_neighbours,
+    predict_filters,
+)
+from trueshift.windows import (
+    Phase,
+    Slices,
+    is_soft,
+    kernel_reach,
     pad,
     phase_offsets,
     phase_window,
-    predict_filters,
     window_slices,
 )
 
@@ -91,7 +94,9 @@ def blur_down_padded(
     return convolve(x, kernel.to(x.dtype), None, stride, before, groups=x.shape[1])
 
 
-def _computes_kept_only(x: Tensor, weight: Tensor, norm: Any, groups: int, phase: Phase, *_: Any, exact: bool = False) -> bool:  # noqa: E501
+def _computes_kept_only(
+    x: Tensor, weight: Tensor, norm: Any, groups: int, phase: Phase, *_: Any, exact: bool = False
+) -> bool:
     return on_cpu(x) and (exact or isinstance(phase, int))
 
 
@@ -116,9 +121,12 @@ def adaptive_blur_kept(
     padded = pad(x, reach, mode)
     filters = predict_filters(padded, weight, norm, exact=exact)
     if not isinstance(phase, int):
-        return keep_phase(mix_neighbours(padded, filters, groups, size, (1,) * len(stride)), phase, stride)  # noqa: E501
+        return keep_phase(
+            mix_neighbours(padded, filters, groups, size, (1,) * len(stride)), phase, stride
+        )
     offsets = phase_offsets(stride)[phase]
-    window = padded[(..., *(slice(o, None) for o in offsets))]
+    start: Slices = (..., *(slice(o, None) for o in offsets))
+    window = padded[start]
     return mix_neighbours(window, keep_phase(filters, phase, stride), groups, size, stride)
 
 
@@ -191,7 +199,16 @@ def add_taps_in_place(
     return total.flatten(1, 2)
 
 
-def _wraps_fully(x: Tensor, weight: Tensor, bias: Any, mode: Mode, stride: Any, dilation: tuple[int, ...], *_: Any, **__: Any) -> bool:  # noqa: E501
+def _wraps_fully(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any,
+    mode: Mode,
+    stride: Any,
+    dilation: tuple[int, ...],
+    *_: Any,
+    **__: Any,
+) -> bool:
     if mode != "circular" or x.device.type != "cpu" or x.numel() == 0:
         return False
     centred = all(n % 2 == 1 for n in weight.shape[2:])  # else full wraps move the centre
@@ -216,7 +233,17 @@ def convolve_without_full_wraps(
     return convolve(padded, weight, bias, stride, 0, nearer, groups, exact=exact)
 
 
-def _reads_images(x: Tensor, weight: Tensor, bias: Any, phase: Phase, stride: Any, mode: Any, dilation: tuple[int, ...], *_: Any, **__: Any) -> bool:  # noqa: E501
+def _reads_images(
+    x: Tensor,
+    weight: Tensor,
+    bias: Any,
+    phase: Phase,
+    stride: Any,
+    mode: Any,
+    dilation: tuple[int, ...],
+    *_: Any,
+    **__: Any,
+) -> bool:
     if x.requires_grad or x.shape[1] > LIMITS.stem_channels or math.prod(dilation) != 1:
         return False
     if not is_soft(phase) or not differentiates(phase) or not differentiates(weight):
@@ -242,28 +269,6 @@ def convolve_images(
     padded = pad(x, kernel_reach(weight, dilation), mode)
     y: Tensor = ImageConv.apply(padded, weight, phase, stride, groups)
     return y if bias is None else y + bias.view(-1, *[1] * len(stride))
-
-
-def _goes_back_through_windows(x: Tensor, weight: Tensor, bias: Any, phase: Phase, *_: Any, **__: Any) -> bool:  # noqa: E501
-    return on_cpu(x) and isinstance(phase, Tensor) and not is_soft(phase) and differentiates(x)
-
-
-@fast(conv_down, when=_goes_back_through_windows)
-def convolve_mixed_windows(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    phase: Phase,
-    stride: tuple[int, ...],
-    mode: Mode,
-    dilation: tuple[int, ...],
-    groups: int = 1,
-    *,
-    exact: bool = False,
-) -> Tensor:
-    """Mix windows with weights of 0 and 1: their backward pass is faster than a gather's."""
-    weights = F.one_hot(phase, math.prod(stride)).to(x.dtype)  # type: ignore[arg-type]
-    return conv_down(x, weight, bias, weights, stride, mode, dilation, groups, exact=exact)
 
 
 class ImageConv(Function):

@@ -16,20 +16,10 @@ from torch.autograd import Function
 from trueshift._cpu.chunks import by_chunks, by_chunks_twice
 from trueshift._cpu.conditions import differentiates, image_size, inference, on_cpu
 from trueshift._dispatch import fast
+from trueshift._validate import Mode
 from trueshift.exact import channels_last, convolve
-from trueshift.functional import (
-    MAX_POOLS,
-    Mode,
-    Phase,
-    blur_down,
-    is_soft,
-    keep_phase,
-    kernel_reach,
-    max_down,
-    max_filter,
-    pad,
-    phase_window,
-)
+from trueshift.functional import MAX_POOLS, blur_down, keep_phase, max_down, max_filter
+from trueshift.windows import Phase, is_soft, kernel_reach, pad, phase_window
 
 
 def _is_faster_by_axis(x: Tensor, size: tuple[int, ...]) -> bool:

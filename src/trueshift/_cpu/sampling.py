@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from trueshift._cpu.adjoints import HardDown, HardUp, SoftDown, SoftUp, SoftWindow
-from trueshift._cpu.borders import circular_windows, filled_windows
+from trueshift._cpu.borders import copies_images, filled_windows
 from trueshift._cpu.chunks import chunks
 from trueshift._cpu.conditions import LIMITS, differentiates, image_size, on_cpu
 from trueshift._dispatch import fast
+from trueshift._validate import Mode
 from trueshift.exact import channels_last, last_format
-from trueshift.functional import (
-    Mode,
-    Phase,
-    Widths,
-    is_soft,
-    keep_phase,
-    pad,
-    phase_window,
-    place_phase,
-)
+from trueshift.functional import keep_phase, place_phase
+from trueshift.windows import Phase, Widths, is_soft, pad, phase_window
 
 
 def _takes_tensor(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
@@ -55,25 +51,24 @@ def _copies_windows(
 ) -> bool:
     if not isinstance(phase, Tensor) or not on_cpu(x):
         return False
-    return is_soft(phase) or copies_images(x) and mode in ("circular", "zeros")
+    filled = mode == "zeros" and copies_images(x)
+    return is_soft(phase) or differentiates(x) or filled
 
 
 @fast(phase_window, when=_copies_windows)
 def window_by_slices(
     x: Tensor, phase: Phase, stride: tuple[int, ...], widths: Widths, mode: Mode
 ) -> Tensor:
-    """Copy each window once, border included; mix soft ones as :func:`keep_by_slices` does."""
-    if is_soft(phase):
-        return mix_windows(pad(x, widths, mode), phase.to(x.dtype), stride)  # type: ignore[union-attr]
-    if mode == "circular":
-        return circular_windows(x, phase, stride, widths)  # type: ignore[arg-type]
-    return filled_windows(x, phase, stride, widths, 0.0)  # type: ignore[arg-type]
+    """Mix soft windows as :func:`keep_by_slices` does; copy hard ones and their zeros once.
 
-
-def copies_images(x: Tensor, elements: int | None = None) -> bool:
-    """Whether images are large enough to be copied one by one, and no backward pass follows."""
-    least = LIMITS.window if elements is None else elements
-    return on_cpu(x) and image_size(x) >= least and not differentiates(x)
+    Hard ones are mixed too where a backward pass follows: that of a gather is slow.
+    """
+    if not isinstance(phase, Tensor):
+        raise TypeError("window_by_slices: phase must be a tensor.")
+    if not is_soft(phase) and not differentiates(x):
+        return filled_windows(x, phase, stride, widths)
+    weights = phase if is_soft(phase) else F.one_hot(phase, math.prod(stride))
+    return mix_windows(pad(x, widths, mode), weights.to(x.dtype), stride)
 
 
 def mix_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:

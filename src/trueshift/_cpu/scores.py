@@ -21,30 +21,20 @@ from trueshift._cpu.conditions import LIMITS, full_precision, image_size, infere
 from trueshift._cpu.layout import channels_innermost
 from trueshift._cpu.sums import spatial_means
 from trueshift._dispatch import fast
+from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channel_sum, channels_last, convolve, order_free_mean
-from trueshift.functional import (
-    Mode,
-    component_view,
-    conv_logits,
-    conv_ranking,
-    norm_logits,
-    norm_ranking,
-    offset_blocks,
-    pad,
-)
+from trueshift.functional import Theta, conv_logits, conv_ranking, norm_logits, norm_ranking
+from trueshift.windows import component_view, offset_blocks, pad
 
 
-def _ranks_by_rounded_sums(x: Tensor, weight1: Tensor, *others: Any) -> bool:
-    return others[-1] == "circular" and inference(x) and full_precision(x)
+def _ranks_by_rounded_sums(x: Tensor, theta: Theta, stride: Any, mode: Mode) -> bool:
+    return mode == "circular" and inference(x) and full_precision(x)
 
 
 @fast(conv_ranking, when=_ranks_by_rounded_sums)
 def rank_by_rounded_sums(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor,
-    weight2: Tensor,
-    bias2: Tensor,
+    theta: Theta,
     stride: tuple[int, ...],
     mode: Mode,
 ) -> Tensor:
@@ -52,9 +42,11 @@ def rank_by_rounded_sums(
 
     The terms have the same bits at every position, only the sums over space do not.
     """
+    border = tuple((step, step) for step in stride)
+    weight1, bias1, weight2, bias2 = theta
 
     def means(part: Tensor) -> Tensor:
-        wide = circular_pad(part, tuple((step, step) for step in stride))
+        wide = circular_pad(part, border, "circular")
         return spatial_means(convolve(wide, weight1, bias1, dilation=stride).relu_(), stride)
 
     hidden = by_chunks(means, x, per_image=_per_image(x, weight1))  # (B, C_hid, *stride)
@@ -64,7 +56,7 @@ def rank_by_rounded_sums(
     unsure = terms.abs().sum(1).flatten(1).amax(1) * margin
 
     def exactly(part: Tensor) -> Tensor:
-        scores = collapsed_logits(part, weight1, bias1, weight2, bias2, stride, mode, exact=True)
+        scores = collapsed_logits(part, theta, stride, mode, exact=True)
         return scores - bias2.double().mean()
 
     return _with_exact(scores, unsure, x, exactly)
@@ -81,31 +73,30 @@ def _with_exact(
     return scores
 
 
-def _trains(x: Tensor, weight1: Tensor, *others: Any, exact: bool = False) -> bool:
-    if exact or others[-1] != "circular" or not torch.is_grad_enabled():
+def _trains(x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = False) -> bool:
+    if exact or mode != "circular" or not torch.is_grad_enabled():
         return False
-    return on_cpu(x) and full_precision(x) and weight1.dtype == x.dtype
+    return on_cpu(x) and full_precision(x) and theta[0].dtype == x.dtype
 
 
 @fast(conv_logits, when=_trains)
 def trained_logits(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor,
-    weight2: Tensor,
-    bias2: Tensor,
+    theta: Theta,
     stride: tuple[int, ...],
     mode: Mode,
     *,
     exact: bool = False,
 ) -> Tensor:
     """Keep only the map and the sign of the first convolution for the backward pass."""
+    weight1, bias1, weight2, bias2 = theta
     means, _ = ComponentMeans.apply(x, weight1, bias1, stride)
     return (means * _tap(weight2)).sum(1).flatten(1) + bias2.mean()
 
 
-def _has_dilated_border(x: Tensor, *others: Any, exact: bool = False) -> bool:
-    mode = others[-1]
+def _has_dilated_border(
+    x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = False
+) -> bool:
     modes = {mode} if isinstance(mode, str) else set(mode)
     return on_cpu(x) and modes <= {"circular", "zeros"}
 
@@ -113,16 +104,14 @@ def _has_dilated_border(x: Tensor, *others: Any, exact: bool = False) -> bool:
 @fast(conv_logits, when=_has_dilated_border)
 def collapsed_logits(
     x: Tensor,
-    weight1: Tensor,
-    bias1: Tensor,
-    weight2: Tensor,
-    bias2: Tensor,
+    theta: Theta,
     stride: tuple[int, ...],
     mode: Mode,
     *,
     exact: bool = False,
 ) -> Tensor:
     """Run both convolutions on the whole map, the second with one output channel."""
+    weight1, bias1, weight2, bias2 = theta
     border = tuple((step, step) for step in stride)
 
     def terms(part: Tensor) -> Tensor:
@@ -242,9 +231,7 @@ def _is_rounded(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = F
 
 
 @fast(norm_logits, when=_is_rounded)
-def rounded_norms(
-    x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = False
-) -> Tensor:
+def rounded_norms(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = False) -> Tensor:
     """Sum powers over channels first, then over space axis by axis."""
     return _rounded_norms(x, p, stride).to(torch.promote_types(x.dtype, torch.float32))
 

@@ -57,9 +57,7 @@ def spatial_means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     return (sums.movedim(-1, 1) if last else sums) / count
 
 
-def _readable(
-    logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
-) -> bool:
+def _readable(logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]) -> bool:
     return on_cpu(logits)
 
 

@@ -20,19 +20,10 @@ from trueshift._cpu.chunks import by_chunks, by_chunks_twice, chunks
 from trueshift._cpu.conditions import LIMITS, full_precision, image_size, inference, on_cpu
 from trueshift._cpu.layout import empty_map
 from trueshift._dispatch import fast
+from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last
-from trueshift.functional import (
-    Mode,
-    binomial_kernel,
-    blur,
-    blur_up,
-    component_slices,
-    component_view,
-    is_soft,
-    keep_phase,
-    pad,
-    place_phase,
-)
+from trueshift.functional import binomial_kernel, blur, blur_up, keep_phase, place_phase
+from trueshift.windows import component_slices, component_view, is_soft, pad
 
 
 def _lies_between(
@@ -95,9 +86,7 @@ def _neighbours(
     return half.narrow(axis, start, size), half.narrow(axis, start + 1, size)
 
 
-def _learns(
-    y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], mode: Mode
-) -> bool:
+def _learns(y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], mode: Mode) -> bool:
     cuts = kernel.shape[-1] % 2 == 1 or min(stride) > 1  # else it cannot cut what is too much
     types = y.dtype == torch.float32 and phase.dtype in (torch.int64, torch.float32)
     if not (cuts and types and mode in ("circular", "zeros") and is_soft(phase)):

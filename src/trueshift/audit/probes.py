@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from trueshift._validate import Stride, stride_per_axis
 from trueshift.layers.selectors import FixedSelector
-from trueshift.ties import argmax_phase
 
 Layers = Mapping[str, nn.Module]
 
@@ -36,7 +35,7 @@ class Seen(NamedTuple):
     sampled: Tensor
 
 
-def selecting_layers(model: nn.Module) -> dict[str, nn.Module]:
+def selecting_layers(model: nn.Module) -> dict[str, Any]:
     """Return the layers of a network whose selector chooses by image, by name."""
     return {
         name: module
@@ -46,21 +45,17 @@ def selecting_layers(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def learned_layers(model: nn.Module) -> dict[str, nn.Module]:
+def learned_layers(model: nn.Module) -> dict[str, Any]:
     """Return the layers of a network whose selector is learned, by name."""
     layers = selecting_layers(model)
-    return {name: layer for name, layer in layers.items() if learns(layer.selector)}
-
-
-def learns(selector: Any) -> bool:
-    """Whether a selector is learned."""
-    return any(True for _ in selector.parameters())
+    return {name: layer for name, layer in layers.items() if layer.selector.learns}
 
 
 def logits_of(selector: Any, x: Tensor, stride: Stride) -> Tensor:
     """Return the logits ``(B, P)`` that a selector compares at test time, without gradients."""
     with torch.no_grad():
-        logits: Tensor = getattr(selector, "scores", selector)(x, stride)
+        strides = stride_per_axis("audit", stride, x.ndim - 2)
+        logits: Tensor = selector.logits(x, strides)
         return logits.double().cpu()
 
 
@@ -122,42 +117,13 @@ def watch_layer(model: nn.Module, name: str | None, images: Tensor) -> tuple[str
 
 
 def _on_choice(selector: Any, report: Callable[[Seen], None]) -> Callable[[], None]:
-    """Report every choice of a selector; return what ends that.
+    """Report every choice of a selector; return what ends that."""
 
-    Selectors are called by method, which hooks do not see, so the methods are wrapped; whatever
-    else they are given is passed on. Converted networks call ``scores`` and compare by themselves.
-    """
-    busy = False  # scores are part of a choice, and of what observers ask for
+    def hook(_: nn.Module, args: tuple[Any, ...], phase: Tensor) -> None:
+        _, x, tie_breaker, stride = args
+        report(Seen(x, stride, phase, tie_breaker if isinstance(tie_breaker, Tensor) else x))
 
-    def observed(method: Callable[..., Tensor], phase_of: Callable[..., Tensor]) -> Any:
-        def call(x: Tensor, stride: Stride, *args: Any, **options: Any) -> Tensor:
-            nonlocal busy
-            outermost, busy = not busy, True
-            try:
-                result = method(x, stride, *args, **options)
-                if outermost:
-                    tie_breaker = args[0] if args else options.get("witness")
-                    sampled = x if tie_breaker is None else tie_breaker
-                    report(Seen(x, stride, phase_of(result, x, stride), sampled))
-                return result
-            finally:
-                busy = not outermost
-
-        return call
-
-    def compared(scores: Tensor, x: Tensor, stride: Stride) -> Tensor:
-        return argmax_phase(scores, x, stride_per_axis("audit", stride, x.ndim - 2))
-
-    phases = {"choose": lambda phase, *_: phase, "scores": compared}
-    names = [name for name in phases if hasattr(selector, name)]
-    for name in names:
-        setattr(selector, name, observed(getattr(selector, name), phases[name]))
-
-    def end() -> None:
-        for name in names:
-            vars(selector).pop(name, None)  # once, if layers share it
-
-    return end
+    return selector.chosen.register_forward_hook(hook).remove
 
 
 def _units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

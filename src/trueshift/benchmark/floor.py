@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trueshift.functional import Slices
 from trueshift._validate import stride_per_axis
 from trueshift.layers.resample import PolyphaseDown
+from trueshift.windows import Slices
 
 
 class Slice(nn.Module):

@@ -151,10 +151,10 @@ ROWS = {
     "ddac": Row("DDAC", Sampling("stride", "adapt3")),
     "lps-ddac": Row("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
     # Chosen on the input, the convolutions run strided: the plain network is their floor.
-    "aps-input": Row('APS, select="input"', Sampling("aps", select="input"), "stride"),
-    "lps-input": Row('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "aps-input": Row('APS, select_from="input"', Sampling("aps", select_from="input"), "stride"),
+    "lps-input": Row('LPS, select_from="input"', Sampling("lps", select_from="input"), "stride"),
     "lps-tri3-input": Row(
-        'LPS tri3, select="input"', Sampling("lps", "tri3", select="input"), "lpf-tri3"
+        'LPS tri3, select_from="input"', Sampling("lps", "tri3", select_from="input"), "lpf-tri3"
     ),
     "antialiased-cnns": Row("antialiased-cnns, size 3", _antialiased_cnns),
     "timm-blur": Row("timm, aa_layer=BlurPool2d", _timm),

@@ -130,7 +130,7 @@ def _filters(args: argparse.Namespace) -> Path:
         known = ", ".join(layers) or "none, it is not a network of method lps"
         raise ValueError(f"no layer {name!r} with a learned selector. There are: {known}.")
     print(f"filters of {name}")
-    return filters_figure(layers[name], args.out, args.channel)  # type: ignore[arg-type]
+    return filters_figure(layers[name], args.out, args.channel)
 
 
 _DRAW = {"segmentation": _segmentation, "components": _components, "filters": _filters}

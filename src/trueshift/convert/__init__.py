@@ -21,7 +21,7 @@ from trueshift.convert.grids.sites import plan_of
 from trueshift.convert.plan import Plan, Selection, Site
 from trueshift.convert.trace.trace import Traced, in_eval_mode, run
 from trueshift.convert.verify import check, check_phase_0
-from trueshift.layers.spec import SELECT, Sampling
+from trueshift.layers.spec import SELECT_FROM, Sampling
 
 __all__ = [
     "ConversionError",
@@ -45,7 +45,7 @@ def convert(
     spec: Sampling | str,
     example_input: Any,
     *,
-    select: str | None = None,
+    select_from: str | None = None,
     flatten: str = "refuse",
     padding: str = "circular",
     verify: bool = True,
@@ -61,8 +61,8 @@ def convert(
         spec: A :class:`Sampling`, or its method: ``"stride"``, ``"aps"`` or ``"lps"``.
         example_input: A batch as ``forward`` takes it: a tensor ``(B, C, *spatial)``, a tuple of
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
-        select: Choose phases from the ``"output"`` of strided operations and the pointwise ones
-            after them, as the paper does, or from their ``"input"``, which needs no dense
+        select_from: Choose phases from the ``"output"`` of strided operations and the pointwise
+            ones after them, as the paper does, or from their ``"input"``, which needs no dense
             operation; there learned selectors read the narrowest map that only pointwise operations
             and 1x1 convolutions lie between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
@@ -91,7 +91,9 @@ def convert(
         True
     """
     spec = _as_spec(spec)
-    planned = plan(model, example_input, spec, select=select, flatten=flatten, padding=padding)
+    planned = plan(
+        model, example_input, spec, select_from=select_from, flatten=flatten, padding=padding
+    )
     new = rewrite(planned)
     if verify and planned.traced is not None:
         _verify(model, new, spec, planned, planned.traced)
@@ -116,7 +118,7 @@ def plan(
     example_input: Any,
     spec: Sampling | str = "aps",
     *,
-    select: str | None = None,
+    select_from: str | None = None,
     flatten: str = "refuse",
     padding: str = "circular",
 ) -> Plan:
@@ -129,7 +131,7 @@ def plan(
         model: The network. It is not changed.
         example_input: As for :func:`convert`.
         spec: As for :func:`convert`.
-        select: As for :func:`convert`.
+        select_from: As for :func:`convert`.
         flatten: As for :func:`convert`.
         padding: As for :func:`convert`.
 
@@ -145,8 +147,8 @@ def plan(
         FLOPs on the example: 6.91k -> 27.6k (4.00x)
     """
     spec = _as_spec(spec)
-    check_choice("convert", "select", spec.select if select is None else select, SELECT)
-    spec = spec.replace(select=select or spec.select)
+    check_choice("convert", "select_from", select_from or spec.select_from, SELECT_FROM)
+    spec = spec.replace(select_from=select_from or spec.select_from)
     _check(model, spec, flatten, padding)
     try:
         with torch.inference_mode(False), in_eval_mode(model):

@@ -25,9 +25,7 @@ class _Same:
     padding_mode: Any
     training: bool
 
-    def forward(
-        self, x: Tensor, phase: Tensor | None = None, down: Stride | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, phase: Tensor | None = None, down: Stride | None = None) -> Tensor:
         weights, border = (x, self.weight, self.bias), self.padding_mode
         rest, exact = (self.dilation, self.groups), not self.training
         if phase is None or down is None:
@@ -78,5 +76,5 @@ def same_conv(
     """
     check_dim("same_conv", dim)
     conv: SameConv = _CLASSES[dim](in_channels, out_channels, kernel_size, bias=bias, **options)
-    conv.padding_mode = check_mode("same_conv", padding_mode, dim)  # type: ignore[assignment]
+    conv.padding_mode = check_mode("same_conv", padding_mode, dim)
     return conv

@@ -22,8 +22,9 @@ from trueshift._validate import (
     check_mode,
     check_positive,
 )
-from trueshift.functional import Phase, binomial_kernel
+from trueshift.functional import binomial_kernel
 from trueshift.layers.selectors import CONVS
+from trueshift.windows import Phase
 
 NORMS = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
 

@@ -20,7 +20,7 @@ from trueshift._validate import (
     check_sampled_mode,
     check_stride,
 )
-from trueshift.functional import Phase, Slices, keep_phase, pad, place_phase
+from trueshift.functional import keep_phase, place_phase
 from trueshift.layers.filters import build_filter
 from trueshift.layers.selectors import (
     ConvSelector,
@@ -28,6 +28,7 @@ from trueshift.layers.selectors import (
     NormSelector,
     TieBreaker,
 )
+from trueshift.windows import Phase, Slices, pad
 
 
 class PolyphaseDown(nn.Module):
@@ -116,7 +117,9 @@ class PolyphaseDown(nn.Module):
     def _extend(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
         strides = check_input("PolyphaseDown", x, self.stride, divisible=False)
         if self.padding_mode != "circular":
-            modes = axis_modes(check_mode("PolyphaseDown", self.padding_mode, len(strides)), len(strides))
+            modes = axis_modes(
+                check_mode("PolyphaseDown", self.padding_mode, len(strides)), len(strides)
+            )
             axes = zip(x.shape[2:], strides, modes, strict=True)
             widths = tuple((0, 0 if mode == "circular" else -n % s) for n, s, mode in axes)
             x = pad(x, widths, self.padding_mode)

@@ -38,13 +38,13 @@ CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 TieBreaker = Tensor | Callable[[], Tensor]
 
 
-class Argmax(nn.Module):
-    """The hard choice; a module, so that forward hooks see the map, its scores and the phase."""
+class Chosen(nn.Module):
+    """Returns the phase: every choice passes through here, so that forward hooks can observe it."""
 
     def forward(
-        self, scores: Tensor, x: Tensor, tie_breaker: TieBreaker, stride: tuple[int, ...]
+        self, phase: Tensor, x: Tensor, tie_breaker: TieBreaker | None, stride: Stride
     ) -> Tensor:
-        return argmax_phase(scores, tie_breaker, stride)
+        return phase
 
 
 class Selector(nn.Module):
@@ -61,7 +61,7 @@ class Selector(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.argmax = Argmax()
+        self.chosen = Chosen()
 
     @classmethod
     def from_spec(cls, spec: Sampling, channels: int, hidden_channels: int | None) -> Self:
@@ -93,9 +93,10 @@ class Selector(nn.Module):
         """
         strides = self._check(x, stride)
         with torch.no_grad():
-            breaker = x if tie_breaker is None else tie_breaker
-            phase: Tensor = self.argmax(self.ranking(x, strides), x, breaker, strides)
-            return phase
+            scores = self.ranking(x, strides)
+            phase = argmax_phase(scores, x if tie_breaker is None else tie_breaker, strides)
+        chosen: Tensor = self.chosen(phase, x, tie_breaker, strides)
+        return chosen
 
     def _check(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
         return check_input(type(self).__name__, x, stride)
@@ -171,11 +172,13 @@ class ConvSelector(Selector):
 
     def logits(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Score every component with f_theta."""
-        return functional.conv_logits(x, *self._arguments(stride), exact=not self.training)
+        return functional.conv_logits(
+            x, self._theta, stride, self.padding_mode, exact=not self.training
+        )
 
     def ranking(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Return numbers whose largest is that of the logits."""
-        return functional.conv_ranking(x, *self._arguments(stride))
+        return functional.conv_ranking(x, self._theta, stride, self.padding_mode)
 
     def choose(
         self, x: Tensor, stride: Stride = 2, tie_breaker: TieBreaker | None = None
@@ -187,17 +190,21 @@ class ConvSelector(Selector):
             stride: Sampling factor of all axes, or one per axis.
             tie_breaker: See :meth:`Selector.choose`.
         """
-        if self.training and self.train_rule != "softmax":
-            logits, hard = self(x, stride), self.train_rule == "straight"
-            return F.gumbel_softmax(logits, self.tau, hard, dim=1)  # type: ignore[arg-type]
-        if self.training or self.test_rule == "softmax":
-            return (self(x, stride) / self.tau).softmax(1)
-        return super().choose(x, stride, tie_breaker)
+        rule = self.train_rule if self.training else self.test_rule
+        if rule == "argmax":
+            return super().choose(x, stride, tie_breaker)
+        logits = self(x, stride)
+        if rule == "softmax":
+            phase = (logits / self.tau).softmax(1)
+        else:
+            phase = F.gumbel_softmax(logits, self.tau, rule == "straight", dim=1)  # type: ignore[arg-type]
+        chosen: Tensor = self.chosen(phase, x, tie_breaker, stride)
+        return chosen
 
-    def _arguments(self, stride: tuple[int, ...]) -> Any:
+    @property
+    def _theta(self) -> functional.Theta:
         first, second = self.conv1, self.conv2
-        weights = (first.weight, first.bias, second.weight, second.bias)
-        return (*weights, stride, self.padding_mode)
+        return first.weight, first.bias, second.weight, second.bias  # type: ignore[return-value]
 
     def _check(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
         return check_input("ConvSelector", x, stride, dim=self.dim, channels=self.channels)

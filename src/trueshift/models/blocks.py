@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from trueshift.layers.conv import SameConv, same_conv
 from trueshift.layers.spec import Sampling
-from trueshift.models.features import Step
 from trueshift.models.down import build_down, conv_and_sample
+from trueshift.models.features import Step
 
 
 class BasicBlock(nn.Module):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift._validate import check_positive
+from trueshift._validate import Mode, check_positive
 from trueshift.exact import layout_of
 from trueshift.layers.conv import same_conv
 from trueshift.layers.pooling import GlobalAvgPool
@@ -22,7 +22,9 @@ from trueshift.models.upsampling import build_ups
 _ATROUS_RATES = {8: (12, 24, 36), 16: (6, 12, 18), 32: (6, 12, 18)}
 
 
-def _conv_bn_relu(in_channels: int, out_channels: int, size: int, mode: str, **options: Any) -> Any:
+def _conv_bn_relu(
+    in_channels: int, out_channels: int, size: int, mode: Mode, **options: Any
+) -> Any:
     conv = same_conv(in_channels, out_channels, size, mode, **options)
     return nn.Sequential(conv, nn.BatchNorm2d(out_channels), nn.ReLU(inplace=True))
 
@@ -30,7 +32,7 @@ def _conv_bn_relu(in_channels: int, out_channels: int, size: int, mode: str, **o
 class PooledContext(nn.Sequential):
     """The mean of the map, projected, at every pixel."""
 
-    def __init__(self, in_channels: int, channels: int, mode: str) -> None:
+    def __init__(self, in_channels: int, channels: int, mode: Mode) -> None:
         conv = same_conv(in_channels, channels, 1, mode)
         super().__init__(GlobalAvgPool(), conv, nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
 
@@ -46,7 +48,7 @@ class ASPP(nn.Module):
     Circular borders wrap as often as a reach needs, on maps smaller than it too.
     """
 
-    def __init__(self, in_channels: int, channels: int, rates: Sequence[int], mode: str) -> None:
+    def __init__(self, in_channels: int, channels: int, rates: Sequence[int], mode: Mode) -> None:
         super().__init__()
         reaches = [_conv_bn_relu(in_channels, channels, 3, mode, dilation=r) for r in rates]
         self.convs = nn.ModuleList(

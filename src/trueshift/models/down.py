@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import Mode
-from trueshift.functional import MAX_POOLS, max_down, max_filter, pad
+from trueshift.functional import MAX_POOLS, max_down, max_filter
 from trueshift.layers.conv import SameConv
 from trueshift.layers.filters import Blur
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.selectors import FixedSelector
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import Step
+from trueshift.windows import pad
 
 
 def build_down(

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from trueshift._validate import check_map, nearest_multiples
 from trueshift.exact import fixed_layout
-from trueshift.functional import unravel
 from trueshift.layers.spec import Sampling
+from trueshift.windows import unravel
 
 
 class Step(NamedTuple):

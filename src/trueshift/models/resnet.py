@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.functional import pad
 from trueshift.layers.conv import SameConv2d, same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
@@ -21,6 +20,7 @@ from trueshift.models.down import build_down, conv_and_sample, first_phase, max_
 from trueshift.models.features import Feature, StagedClassifier, Step, check_image, multiples
 from trueshift.models.pretrained import Weights, load_weights
 from trueshift.models.saving import saveable
+from trueshift.windows import pad
 
 STEMS = ("imagenet", "cifar")
 SIZES = {
@@ -147,7 +147,11 @@ class ResNet(StagedClassifier):
         if self.maxpool_down is not None:
             pooled, second = max_and_sample(self.maxpool_down, y, mode, select)
             return pooled, (first, second)
-        pooled = F.max_pool2d(y, 3, 2, padding=1) if mode == "zeros" else F.max_pool2d(pad(y, ((1, 1), (1, 1)), mode), 3, 2)
+        pooled = (
+            F.max_pool2d(y, 3, 2, padding=1)
+            if mode == "zeros"
+            else F.max_pool2d(pad(y, ((1, 1), (1, 1)), mode), 3, 2)
+        )
         return pooled, (first, first_phase(y, 2))
 
 

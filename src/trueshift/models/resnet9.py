@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._validate import check_positive
+from trueshift._validate import Mode, check_positive
 from trueshift.layers.conv import same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
@@ -24,7 +24,7 @@ from trueshift.models.saving import saveable
 class ConvNorm(nn.Module):
     """3x3 convolution, batch norm and ReLU."""
 
-    def __init__(self, in_channels: int, channels: int, mode: str) -> None:
+    def __init__(self, in_channels: int, channels: int, mode: Mode) -> None:
         super().__init__()
         self.conv = same_conv(in_channels, channels, 3, mode)
         self.norm = nn.BatchNorm2d(channels)

@@ -74,7 +74,7 @@ def _site(name: str, module: nn.Module) -> Site | None:
     if isinstance(module, PolyphaseDown):
         selector = module.selector
         kind = "follow" if selector is None else "down"
-        names = {selects: method for method, selects in METHODS.items()}
+        names: dict[type, str] = {selects: method for method, selects in METHODS.items()}
         return _layer_site(name, kind, names.get(type(selector), ""), module)
     if isinstance(module, PolyphaseUp):
         return _layer_site(name, "up", "", module)

@@ -43,7 +43,7 @@ VOC_SMALL = Table(
 
 
 def _fast(row: Row) -> Row:
-    key = {**row.key, "network": "resnet9", "select": "output"}
+    key = {**row.key, "network": "resnet9", "select_from": "output"}
     return Row(row.method, row.antialias, "ResNet-9", key, None, row.numbers)
 
 
@@ -62,7 +62,9 @@ CIFAR10_FAST = Table(
     },
     (
         *_FAST[:3],
-        Row("LPS, select on input", "-", "ResNet-9", {**_FAST[2].key, "select": "input"}, None),
+        Row(
+            "LPS, select on input", "-", "ResNet-9", {**_FAST[2].key, "select_from": "input"}, None
+        ),
         *_FAST[3:],
     ),
 )

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift._eager import in_layout_of, usual_layout
 from trueshift.convert.errors import check_multiple
 from trueshift.convert.plan import Plan
 from trueshift.convert.trace.trees import map_leaves
+from trueshift.exact import fixed_layout, layout_of
 
 PREFIX = "sampling"
 
@@ -50,15 +50,15 @@ class Converted(nn.Module):
         if self.training:
             return self._run(self, *args, **kwargs)
         # The layout determines how convolutions round, and shifting may change that of an input.
-        fixed = {name: self._in_default_layout(name, x) for name, x in given.items()}
+        fixed = {name: self._in_fixed_layout(name, x) for name, x in given.items()}
         named = [fixed[name] for name, _ in zip(self.plan.inputs, args, strict=False)]
         by_name = {name: fixed[name] for name in kwargs}
         outputs = self._run(self, *named, *args[len(named) :], **by_name)
         first = next((x for name, x in given.items() if self._is_map(name, x)), None)
         return outputs if first is None else _in_layout_of(first, outputs)
 
-    def _in_default_layout(self, name: str, x: Any) -> Any:
-        return usual_layout(x) if self._is_map(name, x) else x
+    def _in_fixed_layout(self, name: str, x: Any) -> Any:
+        return fixed_layout(self, x) if self._is_map(name, x) else x
 
     def _is_map(self, name: str, x: Any) -> bool:
         return self.plan.inputs.get(name) is not None and isinstance(x, Tensor)
@@ -121,7 +121,7 @@ def _in_layout_of(x: Tensor, outputs: Any) -> Any:
             same[key] = _in_layout_of(x, output)
         return same
     if isinstance(outputs, Tensor):
-        return in_layout_of(x, outputs)
+        return layout_of(x, outputs)
     usual = isinstance(outputs, dict | list | tuple)
     return map_leaves(lambda part: _in_layout_of(x, part), outputs) if usual else outputs
 

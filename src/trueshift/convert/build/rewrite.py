@@ -14,14 +14,14 @@ from torch import fx, nn
 from trueshift.convert.build.converted import PREFIX, Converted, own_constants
 from trueshift.convert.build.order import in_order
 from trueshift.convert.errors import ConversionError, Refusal
-from trueshift.convert.parts.adapter import Down
 from trueshift.convert.parts.choices import Lead, ToOrigin
 from trueshift.convert.parts.phases import Compose, FromOrigin, Recipe, Unshift
 from trueshift.convert.parts.seam import Seam
 from trueshift.convert.plan import Plan, Result, Selection, Site
 from trueshift.convert.trace.nodes import changes_something, is_activation, is_view, label_of
 from trueshift.convert.trace.trace import Traced
-from trueshift.layers.activations import Elementwise, make_steady
+from trueshift.layers.activations import Elementwise, make_exact
+from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.selectors import FixedSelector
 
 
@@ -55,7 +55,7 @@ def rewrite(plan: Plan) -> Converted:
         )
     graph, parts = Rewriter(plan, plan.traced).run()
     root = _copied(plan.traced.root)
-    make_steady(root)
+    make_exact(root)
     for name, value in plan.traced.constants.items():
         root.__dict__[name] = value.clone()
     first = next((p for p in root.parameters() if p.is_floating_point()), None)
@@ -206,11 +206,13 @@ class Rewriter:
         lead = Lead(down, selection.samples, *where)
         return self._choice(f"{site.label}_phase", lead, selection)
 
-    def _down(self, site: Site, selector: nn.Module, *, filters: bool = True) -> Down:
+    def _down(self, site: Site, selector: nn.Module, *, filters: bool = True) -> PolyphaseDown:
         blur = site.antialias.build() if filters and site.antialias is not None else None
         mode = "circular" if self.plan.padding == "circular" else "zeros"
-        select_on = site.selection.spec.select_on if site.selection else "filtered"
-        return Down(selector, site.stride, blur, select_on=select_on, padding_mode=mode)
+        filtered = site.selection.spec.score_filtered if site.selection else True
+        return PolyphaseDown(
+            selector, site.stride, blur, score_filtered=filtered, padding_mode=mode
+        )
 
     def _choice(self, name: str, chooser: nn.Module, selection: Selection) -> fx.Node:
         images = [self.images[image] for image in selection.images]

@@ -18,7 +18,7 @@ from trueshift.convert.parts.part import Part, part
 from trueshift.convert.parts.seam import FromSeam
 from trueshift.convert.plan import Axis, Plan, Result, Selection, Site
 from trueshift.convert.trace.nodes import label_of
-from trueshift.layers.antialias import build_antialias
+from trueshift.layers.filters import build_filter
 from trueshift.layers.spec import Sampling
 
 
@@ -169,7 +169,7 @@ class Planner:
 
     def _selection(self, node: fx.Node, action: Action, phase: Phase) -> Selection | None:
         spec = self.specs[phase.index].replace(dim=len(action.spaces))
-        if self.samples and spec.select == "output" and _part_of(action).make.has_dense:
+        if self.samples and spec.select_from == "output" and _part_of(action).make.has_dense:
             return self.selections.from_output(spec, node, action.spaces)
         return self.selections.from_input(spec, node, action.spaces) if self.selects else None
 
@@ -180,7 +180,7 @@ class Planner:
         if selection is not None and selection.samples:
             channels = selection.channels
         return part(
-            build_antialias,
+            build_filter,
             name=self.spec.antialias,
             channels=channels,
             padding_mode=self.border,

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import offset_blocks
-from trueshift.convert.parts.adapter import Down, TieBreaker, choose
 from trueshift.convert.parts.phases import Offset, Recipe, cut, ravel
+from trueshift.layers.resample import PolyphaseDown
+from trueshift.layers.selectors import Selector, TieBreaker
+from trueshift.windows import offset_blocks
 
 
 class Chooses(nn.Module):
@@ -68,7 +69,7 @@ class Lead(Chooses):
 
     def __init__(
         self,
-        down: Down,
+        down: PolyphaseDown,
         samples: bool,
         recipe: Recipe,
         strides: tuple[int, ...],
@@ -100,7 +101,7 @@ class ToOrigin(Chooses):
     """
 
     def __init__(
-        self, selector: nn.Module, recipe: Recipe, strides: tuple[int, ...], axes: tuple[int, ...]
+        self, selector: Selector, recipe: Recipe, strides: tuple[int, ...], axes: tuple[int, ...]
     ) -> None:
         super().__init__(recipe, strides, axes)
         self.selector = selector
@@ -111,5 +112,5 @@ class ToOrigin(Chooses):
         sizes = tuple(x.shape[2:])
         if max(sizes) == 1:
             return x, torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
-        phase = choose(self.selector, x, sizes, self.tie_breaker(images, phases))
+        phase = self.selector.choose(x, sizes, self.tie_breaker(images, phases))
         return cut(x, phase, sizes, [(0, size - 1) for size in sizes]), phase

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import Slices, phase_offsets, pick, unravel, wrap
-from trueshift.layers.window import phase_window
-from trueshift.padding import pad
+from trueshift.windows import Slices, pad, phase_offsets, phase_window, read_at, unravel
 
 # One term of an offset: (place of the phase, axis in it, div, base, weight). It adds
 # ``offset(phase)[axis] // div % base * weight``.
@@ -37,31 +35,7 @@ def cut(
     x: Tensor, phase: Tensor, stride: Sequence[int], widths: Sequence[tuple[int, int]]
 ) -> Tensor:
     """Cut each image's circular window that begins ``widths[.][0]`` before its offset."""
-    stride, pairs = tuple(stride), tuple(widths)
-    if not torch.compiler.is_compiling():
-        return phase_window(x, phase, stride, pairs, "circular")
-    starts = [
-        offset - before for offset, (before, _) in zip(unravel(phase, stride), pairs, strict=True)
-    ]
-    lengths = [
-        size + before + after - step + 1
-        for size, (before, after), step in zip(x.shape[2:], pairs, stride, strict=True)
-    ]
-    return read(x, starts, lengths)
-
-
-def read(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
-    """Read ``x[b, :, (starts[b] + n) % size]`` along every spatial axis, as one gather."""
-    dim = x.ndim - 2
-    batch = torch.arange(x.shape[0], device=x.device).view(-1, *[1] * (dim + 1))
-    channel = torch.arange(x.shape[1], device=x.device).view(1, -1, *[1] * dim)
-    index = [batch, channel]
-    for axis, (start, length) in enumerate(zip(starts, lengths, strict=True)):
-        shape = [x.shape[0], 1, *[1] * dim]
-        shape[2 + axis] = -1
-        place = start[:, None] + torch.arange(length, device=x.device)
-        index.append(wrap(place, x.shape[2 + axis]).view(shape))
-    return x[tuple(index)]
+    return phase_window(x, phase, tuple(stride), tuple(widths), "circular")
 
 
 def move(
@@ -70,18 +44,11 @@ def move(
     """Shift the content of each image by its own offsets, at most ``largest`` per axis."""
     if not any(largest):
         return x
-    if torch.compiler.is_compiling() and border == "circular":
-        return read(x, [-offset for offset in offsets], x.shape[2:])
-    padded = windows = pad(x, tuple((most, 0) for most in largest), border)
-    if torch.compiler.is_compiling():
-        starts = [most - offset for most, offset in zip(largest, offsets, strict=True)]
-        return read(padded, starts, x.shape[2:])
-    for axis, size in enumerate(x.shape[2:], start=2):
-        windows = windows.unfold(axis, size, 1)
-    counts = tuple(most + 1 for most in largest)
-    start = ravel([most - o for most, o in zip(largest, offsets, strict=True)], counts)
-    last = not padded.is_contiguous()
-    return pick(windows, start, counts, last=last)
+    if border == "circular":
+        return read_at(x, [-offset for offset in offsets], x.shape[2:])
+    padded = pad(x, tuple((most, 0) for most in largest), border)
+    starts = [most - offset for most, offset in zip(largest, offsets, strict=True)]
+    return read_at(padded, starts, x.shape[2:])
 
 
 def fit(x: Tensor, stride: Sequence[int]) -> Tensor:
@@ -126,7 +93,7 @@ class Offset(nn.Module):
 
     def of_one(self, source: int, phase: int) -> tuple[int, ...]:
         """Return what one value of one phase adds to the offsets."""
-        own = phase_offsets(phase, self.strides[source])
+        own = phase_offsets(self.strides[source])[phase]
         return tuple(
             sum(
                 own[axis] // div % base * weight
@@ -167,10 +134,10 @@ class Compose(Offset):
 
     def _matching(self, source: int, target: int) -> list[int]:
         """Phases of ``source`` that agree with the phase ``target`` of the result."""
-        wanted = phase_offsets(target, self.stride)
+        wanted = phase_offsets(self.stride)[target]
 
         def agrees(phase: int) -> bool:
-            own = phase_offsets(phase, self.strides[source])
+            own = phase_offsets(self.strides[source])[phase]
             return all(
                 own[axis] // div % base == wanted[n] // weight % base
                 for n, terms in enumerate(self.terms)

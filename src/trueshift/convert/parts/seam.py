@@ -13,9 +13,9 @@ import operator
 import torch
 from torch import Tensor, nn
 
-from trueshift._adjoint import axis_length, channels_last, last_format, unravel, wrap
-from trueshift.functional import order_free_mean
+from trueshift.exact import layout_of, order_free_mean
 from trueshift.ties import argmax_phase
+from trueshift.windows import axis_length, read_at, unravel
 
 _QUIET = 0.01  # jumps this small compared with the largest one count for little
 
@@ -113,13 +113,9 @@ def seam_scores(x: Tensor) -> Tensor:
 
 def roll_each(x: Tensor, shifts: Tensor, axes: tuple[int, ...]) -> Tensor:
     """Shift the content of each of a batch's items along ``axes`` by its own row of ``shifts``."""
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or not x.shape[0]:
-        for shift, axis in zip(shifts.unbind(1), axes, strict=True):
-            places = torch.arange(x.shape[axis], device=x.device) - shift[:, None]
-            others = [slice(None) if i in (0, axis) else None for i in range(x.ndim)]
-            x = x.gather(axis, wrap(places, x.shape[axis])[tuple(others)].expand(x.shape))
-        return x
-    inner = [axis - 1 for axis in axes]
-    items = zip(x, shifts.tolist(), strict=True)
-    rolled = torch.stack([torch.roll(item, shift, inner) for item, shift in items])
-    return rolled.contiguous(memory_format=last_format(x.ndim)) if channels_last(x) else rolled
+    others = [axis for axis in range(1, x.ndim) if axis not in axes]
+    flat = x.permute(0, *others, *axes).flatten(1, len(others)) if others else x[:, None]
+    moved = read_at(flat, [-shift for shift in shifts.unbind(1)], flat.shape[2:])
+    moved = moved.unflatten(1, [x.shape[axis] for axis in others]) if others else moved[:, 0]
+    order = [0, *others, *axes]
+    return layout_of(x, moved.permute([order.index(axis) for axis in range(x.ndim)]))

@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import Widths
-from trueshift.functional import order_free_mean
-from trueshift.padding import pad
+from trueshift.exact import order_free_mean
+from trueshift.windows import Widths, pad
 
 _TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 

@@ -14,14 +14,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from trueshift._adjoint import Slices, Widths, filled_windows, image_by_image
 from trueshift.convert.parts.phases import cut, fit
-from trueshift.functional import polyphase_down
-from trueshift.layers.maximum import MAX_POOLS, max_filter
+from trueshift.exact import convolve
+from trueshift.functional import MAX_POOLS, keep_phase, max_filter
 from trueshift.layers.resample import PolyphaseDown
-from trueshift.layers.steady import convolve
-from trueshift.layers.window import phase_window
-from trueshift.padding import pad
+from trueshift.windows import Slices, Widths, pad, phase_window
 
 _MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _POWER: dict[int, Any] = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
@@ -49,6 +46,7 @@ class Window(nn.Module):
 
     linear = True  # commutes with a filter
     has_dense = True  # makes sense at stride 1
+    mixes = False  # linear in the map, so that soft phases may mix what it reads
     fill = 0.0
 
     def __init__(
@@ -84,11 +82,11 @@ class Window(nn.Module):
             if not any(self.reach) and not any(self.left):
                 return self._at(self.down(x, phase), 0, ones, tensors)
             x = self.down.antialias(x)  # type: ignore[misc]
-        if phase is None or not phase.dtype.is_floating_point:
+        if phase is None or not phase.dtype.is_floating_point or self.mixes:
             return self._at(x, 0 if phase is None else phase, self.stride, tensors)
         if self.has_dense:
             dense = fit(self._at(x, 0, ones, tensors), self.stride)
-            return polyphase_down(dense, phase, self.stride)
+            return keep_phase(dense, phase, self.stride)
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
         for k, offset in enumerate(itertools.product(*map(range, self.stride))):
@@ -140,9 +138,6 @@ class Window(nn.Module):
             (before, after + add + more * (step - 1))
             for (before, after), add, step in zip(border, extra, stride, strict=True)
         ]
-        if not isinstance(phase, int) and image_by_image(x):
-            x = filled_windows(x, phase, stride, tuple(widths), self.fill)
-            return self.apply_to(x, stride, tensors)
         flat = [width for pair in reversed(widths) for width in pair]
         x = F.pad(x, flat, value=self.fill) if any(flat) else x
         if not isinstance(phase, int):
@@ -177,13 +172,16 @@ def crop(x: Tensor, sizes: list[int]) -> Tensor:
 class Convolution(Window):
     """Convolution with the weight and bias of the original."""
 
+    mixes = True
+
     def __init__(self, *, dilation: tuple[int, ...], groups: int, **options: Any) -> None:
         super().__init__(**options)
         self.dilation, self.groups = dilation, groups
 
     def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
         weight, bias = tensors
-        return convolve(window, weight, bias, stride, 0, self.groups, self.dilation)
+        exact = not self.training
+        return convolve(window, weight, bias, stride, 0, self.dilation, self.groups, exact=exact)
 
     def _with_own_padding(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
@@ -194,7 +192,8 @@ class Convolution(Window):
             return super()._with_own_padding(x, phase, stride, tensors)
         weight, bias = tensors  # torch's own padding makes no copy
         widths = tuple(before for before, _ in border) or 0
-        return convolve(x, weight, bias, stride, widths, self.groups, self.dilation)
+        exact = not self.training
+        return convolve(x, weight, bias, stride, widths, self.dilation, self.groups, exact=exact)
 
 
 class MaxPool(Window):

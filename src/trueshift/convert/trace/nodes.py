@@ -7,9 +7,9 @@ import operator
 import torch
 from torch import fx
 
-from trueshift.layers.activations import STEADY
+from trueshift.layers.activations import EXACT
 
-_ACTIVATIONS = {kind.__name__.lower() for kind in STEADY}
+_ACTIVATIONS = {kind.__name__.lower() for kind in EXACT}
 
 
 def place_of(node: fx.Node) -> str:
