@@ -195,7 +195,7 @@ def conv_logits(
     components = component_view(x, stride).flatten(0, dim)  # (B * P, C, h, w)
     hidden = convolve(pad(components, border, mode), weight1, bias1, exact=exact).relu()
     scores = convolve(pad(hidden, border, mode), weight2, bias2, exact=exact)
-    scores = _at_least_float32(scores).view(x.shape[0], math.prod(stride), -1)
+    scores = _at_least_float32(scores).unflatten(0, (x.shape[0], math.prod(stride))).flatten(2)
     return order_free_mean(scores, 2) if exact else scores.mean(2)
 
 
