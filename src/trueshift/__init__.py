@@ -15,6 +15,7 @@ from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
 from trueshift.layers.spec import Sampling
 from trueshift.models.saving import load, save
 from trueshift.models.summary import summary
+from trueshift.optimize import optimize
 
 __version__ = "0.2.0.dev0"
 
@@ -42,6 +43,7 @@ __all__ = [
     "load",
     "metrics",
     "models",
+    "optimize",
     "plain",
     "plan",
     "save",

@@ -18,6 +18,7 @@ from trueshift.convert.parts.phases import cut, fit
 from trueshift.exact import convolve
 from trueshift.functional import MAX_POOLS, keep_phase, max_filter
 from trueshift.layers.resample import PolyphaseDown
+from trueshift.optimize import fold_into
 from trueshift.windows import Slices, Widths, pad, phase_window
 
 _MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
@@ -177,6 +178,18 @@ class Convolution(Window):
     def __init__(self, *, dilation: tuple[int, ...], groups: int, **options: Any) -> None:
         super().__init__(**options)
         self.dilation, self.groups = dilation, groups
+        self.weight: Tensor | None = None
+        self.bias: Tensor | None = None
+
+    def forward(self, x: Tensor, phase: Tensor | None = None, *tensors: Any) -> Tensor:
+        return super().forward(
+            x, phase, *(tensors if self.weight is None else (self.weight, self.bias))
+        )
+
+    def fold_norm(self, scale: Tensor, shift: Tensor, inputs: tuple[Any, ...]) -> None:
+        """Take a weight and bias of its own, with which it also does the work of a norm."""
+        *_, weight, bias = inputs
+        fold_into(self, weight, bias, scale, shift)
 
     def apply_to(self, window: Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]) -> Tensor:
         weight, bias = tensors

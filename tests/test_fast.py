@@ -1,0 +1,368 @@
+"""Every kernel of ``_cpu`` compared with the formula that it is registered for.
+
+A case gives the arguments of a formula and the kernel that must take them once thresholds are out
+of the way. Values, first and second derivatives are compared with the plain formula, on both sides
+of every threshold, in both memory formats and 1-D to 3-D; where bits must not depend on the
+position, they are compared for a shifted map.
+"""
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+
+import trueshift as ts
+from trueshift import exact, functional, ties, windows
+from trueshift._cpu.conditions import LIMITS, limits
+from trueshift._dispatch import KERNELS
+
+SMALL = {"chunk": 8, "pick": 0, "window": 0, "fill": 0, "mix_last": 0, "mix_windows": 0}
+LARGE = dict.fromkeys(SMALL, 2**40)
+SIDES = {"small": SMALL, "as is": {}, "large": LARGE}
+SIZES = {1: (12,), 2: (8, 12), 3: (4, 6, 4)}
+FORMULAS = {
+    name: getattr(module, name)
+    for module in (functional, windows, exact, ties)
+    for name in KERNELS
+    if hasattr(module, name)
+}
+
+
+def normal(*shape, dtype=torch.float32, learns=False):
+    return torch.randn(*shape, dtype=dtype, requires_grad=learns)
+
+
+class Make:
+    """Makes the arguments of a case: maps of a dimension, memory format and type."""
+
+    def __init__(self, dim, last, dtype, learns):
+        self.dim, self.last, self.dtype, self.learns = dim, last, dtype, learns
+        self.stride = (2,) * dim
+
+    def map(self, channels=4, batch=3, *, learns=None, extra=0):
+        x = normal(batch, channels, *(n + extra for n in SIZES[self.dim]), dtype=self.dtype)
+        if self.last:
+            x = x.contiguous(memory_format=exact.last_format(x.ndim))
+        return x.requires_grad_(self.learns if learns is None else learns)
+
+    def small(self, channels=4):
+        return self.map(channels)[(..., *(slice(0, n // 2) for n in SIZES[self.dim]))].clone()
+
+    def weight(self, *shape, size=3):
+        return normal(*shape, *[size] * self.dim, dtype=self.dtype, learns=self.learns)
+
+    def vector(self, *shape):
+        return normal(*shape, dtype=self.dtype, learns=self.learns)
+
+    @property
+    def theta(self):
+        return self.weight(5, 4), self.vector(5), self.weight(5, 5), self.vector(5)
+
+    @property
+    def hard(self):
+        return torch.tensor([1, 0, 2**self.dim - 1])
+
+    @property
+    def soft(self):
+        phase = torch.rand(3, 2**self.dim, dtype=self.dtype).softmax(1)
+        return phase.requires_grad_(self.learns)
+
+    def tri(self, size=3):
+        return (
+            functional.binomial_kernel(size, self.dim)
+            .repeat(4, *[1] * (1 + self.dim))
+            .to(self.dtype)
+        )
+
+    @property
+    def norm(self):
+        kinds = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+        return kinds[self.dim](2 * 3**self.dim).to(self.dtype).eval()
+
+    @property
+    def reach(self):
+        return ((1, 2),) * self.dim
+
+
+# kernel: (arguments, keywords, whether gradients are recorded); all strides are 2
+CASES = {
+    "order_free_mean_in_place": lambda m: ((m.map(learns=False), tuple(range(2, 2 + m.dim))), {}),
+    "argmax_where_tied": lambda m: ((normal(3, 2**m.dim), m.map(learns=False), m.stride), {}),
+    "rounded_norms": lambda m: ((m.map(learns=False), 2, m.stride), {}),
+    "rank_by_rounded_norms": lambda m: ((m.map(learns=False), 1, m.stride), {}),
+    "rank_by_rounded_sums": lambda m: ((m.map(), m.theta, m.stride, "circular"), {}),
+    "trained_logits": lambda m: ((m.map(), m.theta, m.stride, "circular"), {}),
+    "collapsed_logits": lambda m: ((m.map(), m.theta, m.stride, "zeros"), {}),
+    "keep_by_slices": lambda m: ((m.map(), m.soft, m.stride), {}),
+    "place_by_slices": lambda m: ((m.small(), m.soft, m.stride), {}),
+    "blur_down_twice": lambda m: ((m.map(), m.tri(4), m.soft, m.stride, "circular"), {}),
+    "blur_then_down": lambda m: ((m.map(), m.tri(), m.soft, m.stride, "circular"), {}),
+    "blur_down_padded": lambda m: ((m.map(), m.tri(4), 0, m.stride, "zeros"), {}),
+    "fill_between": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "circular"), {}),
+    "transposed_blur_up": lambda m: ((m.small(), m.tri(), m.soft, m.stride, "zeros"), {}),
+    "blur_up_in_chunks": lambda m: ((m.small(), m.tri(4), m.hard, m.stride, "circular"), {}),
+    "adaptive_blur_kept": lambda m: (
+        (m.map(), m.weight(2 * 3**m.dim, 4), m.norm, 2, m.hard, m.stride, "circular"),
+        {"exact": True},
+    ),
+    "sum_rows": lambda m: ((m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim), {}),
+    "add_taps_in_place": lambda m: (
+        (m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim),
+        {},
+    ),
+    "convolve_without_full_wraps": lambda m: (
+        (m.map(), m.weight(3, 4), m.vector(3), "circular", (1,) * m.dim, (29,) * m.dim),
+        {},
+    ),
+    "convolve_images": lambda m: (
+        (
+            m.map(learns=False),
+            m.weight(5, 4),
+            m.vector(5),
+            m.soft,
+            m.stride,
+            "circular",
+            (1,) * m.dim,
+        ),
+        {},
+    ),
+    "max_by_axis": lambda m: ((m.map(), (3,) * m.dim), {}),
+    "pool_windows": lambda m: ((m.map(), None, m.hard, "circular"), {}),
+    "filter_peaks": lambda m: ((m.map(), m.tri(), m.hard, "circular"), {}),
+    "peaks_twice": lambda m: ((m.map(), m.tri(), m.soft, "circular"), {}),
+    "circular_pad": lambda m: ((m.map(), m.reach, "circular"), {}),
+    "copy_windows": lambda m: (
+        (m.map(), [torch.tensor([-2, 5, 3])] * m.dim, [n + 1 for n in SIZES[m.dim]]),
+        {},
+    ),
+    "window_by_slices": lambda m: ((m.map(), m.soft, m.stride, m.reach, "circular"), {}),
+}
+# Further arguments that take other branches of a kernel.
+VARIANTS = {
+    "argmax_where_tied, tied": lambda m: (
+        (torch.ones(3, 2**m.dim), m.map(learns=False), m.stride),
+        {},
+    ),
+    "rank_by_rounded_norms, tied": lambda m: ((torch.ones_like(m.map()), 2, m.stride), {}),
+    "rank_by_rounded_sums, tied": lambda m: (
+        (torch.ones_like(m.map()), m.theta, m.stride, "circular"),
+        {},
+    ),
+    "collapsed_logits, circular": lambda m: (
+        (m.map(), m.theta, m.stride, "circular"),
+        {"exact": True},
+    ),
+    "keep_by_slices, hard": lambda m: ((m.map(), m.hard, m.stride), {}),
+    "place_by_slices, hard": lambda m: ((m.small(), m.hard, m.stride), {}),
+    "blur_then_down, hard": lambda m: ((m.map(), m.tri(2), m.hard, m.stride, "circular"), {}),
+    "fill_between, zeros": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "zeros"), {}),
+    "transposed_blur_up, even": lambda m: ((m.small(), m.tri(2), m.soft, m.stride, "circular"), {}),
+    "blur_up_in_chunks, soft": lambda m: (
+        (m.small(), m.tri(), m.soft, m.stride, "reflect" if m.dim < 3 else "replicate"),
+        {},
+    ),
+    "adaptive_blur_kept, one phase": lambda m: (
+        (m.map(), m.weight(2 * 3**m.dim, 4), m.norm, 2, 1, m.stride, "circular"),
+        {},
+    ),
+    "peaks_twice, hard": lambda m: ((m.map(), None, m.hard, "zeros"), {}),
+    "window_by_slices, hard": lambda m: ((m.map(), m.hard, m.stride, m.reach, "zeros"), {}),
+}
+FORMULA_OF = {kernel.run.__name__: name for name, kernels in KERNELS.items() for kernel in kernels}
+KERNEL = {kernel.run.__name__: kernel for kernels in KERNELS.values() for kernel in kernels}
+# Which kernels run only while gradients are recorded, or only while they are not.
+TRAINING = {"trained_logits", "convolve_images", "peaks_twice", "transposed_blur_up"}
+TRAINING |= {"blur_then_down, hard", "peaks_twice, hard"}
+INFERENCE = {"rounded_norms", "rank_by_rounded_sums", "rank_by_rounded_norms", "fill_between"}
+INFERENCE |= {"sum_rows", "add_taps_in_place", "pool_windows", "filter_peaks", "copy_windows"}
+INFERENCE |= {"order_free_mean_in_place", "argmax_where_tied"}
+# What a kernel does not take: (only default format, only channels-last, only float32).
+DEFAULT_ONLY, LAST_ONLY = {"blur_down_twice", "transposed_blur_up"}, {"sum_rows"}
+FLOAT32_ONLY = {"sum_rows", "transposed_blur_up"}
+
+
+def kernel_of(case):
+    return case.split(",")[0]
+
+
+def settings():
+    for case in (*CASES, *VARIANTS):
+        name = kernel_of(case)
+        for dim in SIZES:
+            for last in (False, True):
+                if last and (dim == 1 or name in DEFAULT_ONLY):
+                    continue
+                if not last and name in LAST_ONLY:
+                    continue
+                yield pytest.param(case, dim, last, id=f"{case}-{dim}d{'-last' if last else ''}")
+
+
+def arguments(case, dim, last, dtype, learns):
+    torch.manual_seed(0)
+    return (CASES | VARIANTS)[case](Make(dim, last, dtype, learns))
+
+
+def flat(args):
+    for arg in args:
+        yield from flat(arg) if isinstance(arg, tuple | list) else (arg,)
+
+
+def derivatives(formula, args, kwargs):
+    """The result, and its first and second derivatives by every input that has some."""
+    y = formula(*args, **kwargs)
+    inputs = [a for a in flat(args) if isinstance(a, torch.Tensor) and a.requires_grad]
+    torch.manual_seed(1)
+    weights = torch.randn(y.shape, dtype=y.dtype)
+    first = torch.autograd.grad((y * weights).sum(), inputs, create_graph=True, allow_unused=True)
+    some = [g for g in first if g is not None and g.requires_grad]
+    second = [None] * len(inputs)
+    if some:
+        total = sum((g.sin() * torch.arange(g.numel()).view(g.shape)).sum() for g in some)
+        second = torch.autograd.grad(total, inputs, allow_unused=True)
+    return y, [*first, *second]
+
+
+def assert_same(ours, plain, dtype):
+    tolerance = {"rtol": 2e-4, "atol": 2e-4} if dtype == torch.float32 else {}
+    for one, other in zip(ours, plain, strict=True):
+        if one is None or other is None:  # no graph leads there, or one of zeros
+            assert all(g is None or not g.any() for g in (one, other))
+        else:
+            torch.testing.assert_close(one, other, check_dtype=False, **tolerance)
+
+
+def test_every_kernel_has_a_case():
+    assert set(CASES) == set(KERNEL)
+    assert set(FORMULA_OF.values()) <= set(FORMULAS)
+
+
+@pytest.mark.parametrize(("case", "dim", "last"), list(settings()))
+def test_the_kernel_takes_its_case(case, dim, last):
+    learns = case in TRAINING or kernel_of(case) in TRAINING
+    args, kwargs = arguments(case, dim, last, torch.float32, learns)
+    with limits(**SMALL), nullcontext() if learns else torch.no_grad():
+        assert KERNEL[kernel_of(case)].when(*args, **kwargs)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(("case", "dim", "last"), list(settings()))
+def test_values(case, dim, last, side):
+    name = kernel_of(case)
+    dtype = torch.float32 if name in FLOAT32_ONLY else torch.float64
+    args, kwargs = arguments(case, dim, last, dtype, learns=False)
+    formula = FORMULAS[FORMULA_OF[name]]
+    with torch.no_grad(), limits(**SIDES[side]):
+        ours, direct = formula(*args, **kwargs), None
+        if KERNEL[name].when(*args, **kwargs):
+            direct = KERNEL[name].run(*args, **kwargs)
+        with ts.plain():
+            expected = formula(*args, **kwargs)
+    for result in (ours, direct):
+        if result is None:
+            continue
+        if "rank" in name:  # only the order is promised
+            result, best = result.argmax(1), expected.argmax(1)
+            assert torch.equal(result, best) or "tied" in case
+        else:
+            assert_same([result], [expected], dtype)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize(
+    ("case", "dim", "last"), [s for s in settings() if kernel_of(s.values[0]) not in INFERENCE]
+)
+def test_derivatives(case, dim, last, side):
+    name = kernel_of(case)
+    dtype = torch.float32 if name in FLOAT32_ONLY else torch.float64
+    formula = FORMULAS[FORMULA_OF[name]]
+    args, kwargs = arguments(case, dim, last, dtype, learns=True)
+    with limits(**SIDES[side]):
+        y, ours = derivatives(formula, args, kwargs)
+    with ts.plain():
+        z, plain = derivatives(formula, args, kwargs)
+    assert_same([y, *ours], [z, *plain], dtype)
+
+
+SHIFTED = [  # (formula, arguments, by how much its result moves when its first argument moves by n)
+    ("keep_phase", lambda m: (m.map(), m.hard, m.stride), 0.5),
+    ("blur", lambda m: (m.map(), m.tri(), "circular"), 1),
+    ("blur_down", lambda m: (m.map(), m.tri(), m.hard, m.stride, "circular"), 0.5),
+    ("blur_up", lambda m: (m.map(), m.tri(), m.hard, m.stride, "circular"), 2),
+    ("max_down", lambda m: (m.map(), m.tri(), m.hard, "circular"), 0.5),
+    (
+        "conv_down",
+        lambda m: (m.map(), m.weight(5, 4), None, m.hard, m.stride, "circular", (1,) * m.dim),
+        0.5,
+    ),
+    (
+        "convolution",
+        lambda m: (m.map(), m.weight(5, 4), None, "circular", (1,) * m.dim, (1,) * m.dim),
+        1,
+    ),
+    ("order_free_mean", lambda m: (m.map(), tuple(range(2, 2 + m.dim))), 0),
+]
+
+
+@pytest.mark.parametrize("mode", ["kernels", "plain"])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("last", [False, True], ids=["default", "last"])
+@pytest.mark.parametrize(("name", "make", "factor"), SHIFTED, ids=[row[0] for row in SHIFTED])
+def test_bits_do_not_depend_on_the_position(name, make, factor, last, side, mode):
+    torch.manual_seed(0)
+    x, *rest = make(Make(2, last, torch.float32, False))
+    keywords = {"exact": True} if name.startswith("conv") else {}
+    formula = FORMULAS[name]
+    with torch.no_grad(), limits(**SIDES[side]), ts.plain() if mode == "plain" else nullcontext():
+        expected = formula(x, *rest, **keywords)
+        for shift in [(2, 0), (4, 6), (6, 10)]:
+            moved = formula(ts.shifts.circular_shift(x, *shift), *rest, **keywords)
+            by = [int(n * factor) for n in shift]
+            assert torch.equal(
+                moved, ts.shifts.circular_shift(expected, *by) if factor else expected
+            )
+
+
+def test_logits_permute_bit_by_bit():
+    make = Make(2, False, torch.float32, False)
+    x, theta = make.map(), make.theta
+    for formula in (
+        lambda x: functional.conv_logits(x, theta, (2, 2), "circular", exact=True),
+        lambda x: functional.norm_logits(x, 2, (2, 2), exact=True),
+    ):
+        with torch.no_grad():
+            expected = formula(x).view(3, 2, 2)
+            for shift in [(1, 0), (0, 1), (3, 5), (2, 4)]:
+                moved = formula(ts.shifts.circular_shift(x, *shift)).view(3, 2, 2)
+                assert torch.equal(moved, expected.roll(shift, (1, 2)))
+
+
+def test_thresholds_are_restored_and_named():
+    before = LIMITS.chunk
+    with pytest.raises(ValueError, match="unknown"), limits(chunks=1):
+        pass
+    with limits(chunk=1):
+        assert LIMITS.chunk == 1
+    assert LIMITS.chunk == before
+
+
+@pytest.fixture
+def _broken_kernels():
+    def fail(*_, **__):
+        raise AssertionError("a kernel ran")
+
+    before = {name: list(kernels) for name, kernels in KERNELS.items()}
+    for kernels in KERNELS.values():
+        kernels[:] = [kernel._replace(run=fail) for kernel in kernels]
+    yield
+    for name, kernels in KERNELS.items():
+        kernels[:] = before[name]
+
+
+@pytest.mark.usefixtures("_broken_kernels")
+def test_plain_runs_no_kernel():
+    x, layer = torch.randn(2, 4, 8, 8), ts.LPD(4, antialias="tri3").eval()
+    with ts.plain():
+        assert layer(x).shape == (2, 4, 4, 4)
+    with pytest.raises(AssertionError, match="a kernel ran"):
+        layer(x)
