@@ -21,7 +21,10 @@ RECIPE = {
             "network_options": {"depths": [1, 1], "widths": [4, 8], "stem": "cifar"},
             "spec": {"method": "lps", "antialias": "tri3", "hidden": [2]},
             "num_classes": 10,
-            "tau": {"points": [[1, 1.0], [2, 0.5]]},
+            "tau": {
+                "class_path": "trueshift.training.MultiRateLinear",
+                "init_args": {"points": [[1, 1.0], [2, 0.5]]},
+            },
             "max_shift": 4,
         },
     },
@@ -96,7 +99,7 @@ def test_fit_test_predict_and_resume(recipe, capsys):
 def test_print_config_makes_no_folder(recipe, capsys):
     assert lightning.main("fit", ["--config", recipe, "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["model"]["init_args"]["tau"]["points"] == [[1, 1.0], [2, 0.5]]
+    assert printed["model"]["init_args"]["tau"]["init_args"]["points"] == [[1, 1.0], [2, 0.5]]
     assert not Path("runs").exists()
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -9,13 +10,16 @@ import trueshift as ts
 from trueshift.training import (
     Classifier,
     MultiRateLinear,
+    OneCycle,
     Poly,
     Segmenter,
     StepDecay,
+    TauRule,
     WriteResults,
 )
 from trueshift.training.averaging import MovingAverage
 from trueshift.training.segmenter import load_backbone
+from trueshift.training.tau import TAU_RULES
 from trueshift.training.timing import BatchTimes, centre_crop
 
 pytestmark = tiny.WARNINGS
@@ -86,6 +90,38 @@ def test_checkpoint_holds_plain_values_and_builds_the_module(tmp_path):
     assert torch.equal(again.eval()(images), model.eval()(images))
 
 
+@dataclasses.dataclass(frozen=True)
+class Halving(TauRule):
+    """A rule whose fields are fields of StepDecay too."""
+
+    initial: float = 1.0
+    minimum: float = 0.1
+
+    def __call__(self, epoch, backbone=None):
+        return max(self.initial / 2**epoch, self.minimum)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tau": Halving(0.8, 0.2)},
+        {"tau": StepDecay(0.8, minimum=0.2)},
+        {"tau": MultiRateLinear([[1, 0.8], [2, 0.2]])},
+        {"schedule": Poly(0.5)},
+        {"schedule": OneCycle(0.5)},
+    ],
+)
+def test_a_checkpoint_restores_the_class_of_its_rules(tmp_path, monkeypatch, options):
+    monkeypatch.setitem(TAU_RULES, "Halving", Halving)
+    run = trainer(tmp_path)
+    run.strategy.connect(tiny.classifier(**options))
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    again = Classifier.load_from_checkpoint(tmp_path / "a.ckpt", weights_only=True)
+    restored = {"tau": again.tau_schedule, "schedule": again.schedule}
+    for name, rule in options.items():
+        assert restored[name] == rule
+
+
 def test_ema_averages_weights_but_not_tau(tmp_path):
     torch.manual_seed(0)
     model = tiny.classifier(ema=0.999, tau=StepDecay(every=1), lr=0.5)
@@ -145,8 +181,12 @@ def test_predicts_labels(tmp_path):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="Did you mean 'resnet18'"):
         Classifier(network="resnet8", spec=ts.Sampling(), num_classes=2)
-    with pytest.raises(ValueError, match="no schedule has the fields"):
-        tiny.classifier(schedule={"steps": 3})
+    with pytest.raises(ValueError, match="schedule: pass one of MultiStep, Poly, OneCycle"):
+        tiny.classifier(schedule={"milestones": [3]})  # which class is not to be guessed
+    with pytest.raises(ValueError, match="tau: unknown class 'StepDecy'. Did you mean 'StepDecay'"):
+        tiny.classifier(tau={"class_path": "trueshift.training.StepDecy"})
+    with pytest.raises(ValueError, match="tau: pass one of StepDecay, MultiRateLinear"):
+        tiny.classifier(tau=Halving())  # a checkpoint could not name it
     with pytest.raises(ValueError, match="decay must lie"):
         MovingAverage(1.5)
 

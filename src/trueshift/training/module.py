@@ -19,15 +19,9 @@ from trueshift._validate import check_choice
 from trueshift.layers.antialias import AdaptiveBlur
 from trueshift.layers.spec import Sampling
 from trueshift.training.averaging import MovingAverage
-from trueshift.training.optim import MultiStep, OneCycle, Poly, rate_factor, sgd
+from trueshift.training.optim import RATE_RULES, RateRule, rate_factor, sgd
 from trueshift.training.randomness import StepSeeds
-from trueshift.training.tau import (
-    MultiRateLinear,
-    StepDecay,
-    TauSchedule,
-    selectors,
-    set_rules,
-)
+from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules
 from trueshift.training.timing import BatchTimes
 
 NumPairs = int | Literal["all"]
@@ -45,11 +39,11 @@ class NetworkModule(LightningModule):
         momentum: Momentum of SGD.
         nesterov: Nesterov's form of it.
         weight_decay: Decay of all weights but those of learned selectors.
-        schedule: How the learning rate changes: ``milestones`` and ``factor``, ``power``, or
-            ``peak`` and ``shape``; ``None`` keeps it.
+        schedule: How the learning rate changes, one of ``RATE_RULES``; ``None`` keeps it. In a
+            recipe, and in a checkpoint, the class is named: ``class_path`` and ``init_args``.
         warmup_epochs: Epochs over which the rate first rises linearly.
-        tau: Temperature of learned selectors: ``initial``, ``every``, ``factor`` and ``minimum``,
-            or ``points`` and ``softmax_from``; ``None`` keeps it.
+        tau: Temperature of learned selectors, one of ``TAU_RULES``, named in the same way;
+            ``None`` keeps it.
         ema: Decay of an exponential moving average of the weights, which is then what is validated
             and saved; ``None`` for none.
         compile: Run the network through ``torch.compile``.
@@ -74,9 +68,9 @@ class NetworkModule(LightningModule):
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 1e-4,
-        schedule: MultiStep | Poly | OneCycle | None = None,
+        schedule: RateRule | None = None,
         warmup_epochs: int = 0,
-        tau: StepDecay | MultiRateLinear | None = None,
+        tau: TauRule | None = None,
         ema: float | None = None,
         compile: bool = False,
         channels_last: bool = False,
@@ -88,8 +82,7 @@ class NetworkModule(LightningModule):
         super().__init__()
         check_choice(type(self).__name__, "network", network, models.BUILDERS)
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
-        schedule = _build(schedule, (MultiStep, Poly, OneCycle))
-        tau = _build(tau, (StepDecay, MultiRateLinear))
+        schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
@@ -146,13 +139,13 @@ class NetworkModule(LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        found = selectors(self.network)
+        learned = selectors(self.network)
         clock, cores = self._seconds()
         checkpoint["trueshift"] = {
             "seed": self.seed,
             "train_seconds": clock,
             "train_cpu_seconds": cores,
-            "rules": (found[0].train_rule, found[0].test_rule) if found else None,
+            "rules": (learned[0].train_rule, learned[0].test_rule) if learned else None,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -184,18 +177,25 @@ def _global_seed() -> int | None:
     return None if seed is None else int(seed)
 
 
-def _build(value: Any, classes: tuple[type, ...]) -> Any:
-    """Make the dataclass whose fields a mapping names; checkpoints hold only plain values."""
-    if not isinstance(value, Mapping):
+def _rule(argument: str, value: Any, known: Mapping[str, type]) -> Any:
+    """Return a rule as it is, or build the one that a mapping names; checkpoints hold mappings."""
+    if value is None or type(value) in known.values():
         return value
-    for cls in classes:
-        if set(value) <= {field.name for field in dataclasses.fields(cls)}:
-            return cls(**value)
-    names = ", ".join(cls.__name__ for cls in classes)
-    raise ValueError(f"no schedule has the fields {sorted(value)}. Choose one of: {names}.")
+    if not isinstance(value, Mapping) or "class_path" not in value:
+        raise ValueError(
+            f"{argument}: pass one of {', '.join(known)}, or a mapping that names it, {{'class_path':"
+            f" ..., 'init_args': ...}}, got {value!r}."
+        )
+    name = str(value["class_path"]).removeprefix("trueshift.training.")
+    check_choice(argument, "class", name, known)
+    return known[name](**(value.get("init_args") or {}))
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return value
+    """Return what a checkpoint may hold: a rule as recipes name it, a spec as a mapping."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = dataclasses.asdict(value)
+    if isinstance(value, RateRule | TauRule):
+        return {"class_path": f"trueshift.training.{type(value).__name__}", "init_args": fields}
+    return fields

@@ -29,7 +29,6 @@ from trueshift.data import Shapes
 from trueshift.layers.spec import Sampling
 from trueshift.models import load, save
 from trueshift.training.classifier import Classifier
-from trueshift.training.optim import OneCycle
 from trueshift.training.results import FILE_NAME, WriteResults
 
 BUDGET_FILE = "budget.json"
@@ -195,8 +194,8 @@ def _config(spec: Sampling, budget: Budget) -> dict[str, Any]:
     training = {
         "lr": budget.lr,
         "weight_decay": 5e-4,
-        "schedule": dataclasses.asdict(OneCycle(peak=0.3)),
-        "tau": {"points": _tau_points(budget.epochs), "softmax_from": None},
+        "schedule": _rule("OneCycle", peak=0.3),
+        "tau": _rule("MultiRateLinear", points=_tau_points(budget.epochs)),
         "num_pairs": budget.num_pairs,
     }
     module = {"class_path": "trueshift.training.Classifier", "init_args": {**network, **training}}
@@ -207,6 +206,10 @@ def _config(spec: Sampling, budget: Budget) -> dict[str, Any]:
         "data": data,
         "trainer": {"max_epochs": budget.epochs},
     }
+
+
+def _rule(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"class_path": f"trueshift.training.{name}", "init_args": arguments}
 
 
 def _tau_points(epochs: int) -> list[list[float]]:
