@@ -181,6 +181,10 @@ def test_predicts_labels(tmp_path):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="Did you mean 'resnet18'"):
         Classifier(network="resnet8", spec=ts.Sampling(), num_classes=2)
+    with pytest.raises(ValueError, match="network_options: resnet has no option 'depth'"):
+        tiny.classifier(network_options={**tiny.SMALL, "depth": 2})
+    with pytest.raises(TypeError):  # not an unknown name: a wrong type is not hidden
+        tiny.classifier(network_options={**tiny.SMALL, "widths": None})
     with pytest.raises(ValueError, match="schedule: pass one of MultiStep, Poly, OneCycle"):
         tiny.classifier(schedule={"milestones": [3]})  # which class is not to be guessed
     with pytest.raises(ValueError, match="tau: unknown class 'StepDecy'. Did you mean 'StepDecay'"):

@@ -202,7 +202,10 @@ class _CLI(LightningCLI):
         kwargs["callbacks"] = [*_as_list(config.callbacks), *self._callbacks(config)]
         if config.enable_model_summary is None:
             kwargs["enable_model_summary"] = False
-        return super().instantiate_trainer(**kwargs)
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ValueError) as error:  # Lightning's, on a wrong value
+            raise ValueError(f"trainer: {error}") from error
 
     def _loggers(self) -> list[Logger]:
         folder = self.run.folder

@@ -142,14 +142,15 @@ def _factory(path: str, attribute: str, name: str) -> Loaded:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does
     try:
-        found = getattr(importlib.import_module(path), attribute)
+        module = importlib.import_module(path)
     except ImportError as error:
         raise ImportError(f"{name}: cannot import {path} ({error}).") from error
-    except AttributeError as error:
-        raise ValueError(f"{name}: {path} has no {attribute}.") from error
-    model = found if isinstance(found, nn.Module) else found()
+    if not hasattr(module, attribute):
+        raise ValueError(f"{name}: {path} has no {attribute}.")
+    given = getattr(module, attribute)
+    model = given if isinstance(given, nn.Module) else given()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
     return Loaded(model, name, _channels(model))
 
 

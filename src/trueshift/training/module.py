@@ -86,8 +86,7 @@ class NetworkModule(LightningModule):
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
-        builder = getattr(models, network)
-        self.network: nn.Module = builder(spec, num_classes=num_classes, **(network_options or {}))
+        self.network = _build(network, spec, num_classes, network_options or {})
         if channels_last:
             self.network.to(memory_format=torch.channels_last)
         if compile:
@@ -175,6 +174,18 @@ class NetworkModule(LightningModule):
 def _global_seed() -> int | None:
     seed = os.environ.get("PL_GLOBAL_SEED")
     return None if seed is None else int(seed)
+
+
+def _build(name: str, spec: Sampling, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+    """Build a network; an option that it does not have is a wrong value, since recipes name it."""
+    try:
+        network: nn.Module = getattr(models, name)(spec, num_classes=num_classes, **options)
+    except TypeError as error:
+        for option in options:
+            if f"unexpected keyword argument {option!r}" in str(error):
+                raise ValueError(f"network_options: {name} has no option {option!r}.") from error
+        raise
+    return network
 
 
 def _rule(argument: str, value: Any, known: Mapping[str, type]) -> Any:
