@@ -19,7 +19,7 @@ from torch import nn
 import trueshift as ts
 from benchmarks.measure import machine
 from trueshift._torchvision import import_torchvision
-from trueshift.benchmark.meters import medians
+from trueshift.bench.meters import medians
 
 NETWORKS = (
     "torchvision.resnet18",

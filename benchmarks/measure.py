@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from trueshift.benchmark import meters
-from trueshift.benchmark.meters import Run
+from trueshift.bench import meters
+from trueshift.bench.meters import Run
 
 
 def peak_mib(run: Run) -> float:

@@ -16,9 +16,9 @@ from typing import Any
 
 from torch import nn
 
-from trueshift.benchmark import LAYOUTS, NETWORKS, ROWS, Setting
-from trueshift.benchmark.meters import Run, interleaved, profiled
-from trueshift.benchmark.run import make_batch, prepare, runner
+from trueshift.bench import LAYOUTS, NETWORKS, ROWS, Setting
+from trueshift.bench.meters import Run, interleaved, profiled
+from trueshift.bench.run import make_batch, prepare, runner
 from trueshift.layers.selectors import ConvSelector, NormSelector
 from trueshift.memory import keep_memory
 

@@ -24,7 +24,7 @@ def fail(monkeypatch):
     "action",
     [
         lambda: ts.Sampling("lsp"),  # raised by a check of ours
-        lambda: open("no/such/file"),  # the system says so
+        lambda: recipes.Path("no/such/file").read_text(),  # the system says so
         lambda: recipes._copy(recipes.Path(recipes.__file__), recipes.Path(recipes.__file__)),
         lambda: ts.models.load("no.safetensors"),
     ],

@@ -215,7 +215,7 @@ def test_nothing_to_show_is_no_error():
     page = render(bare)
     assert 'id="view"' not in page
     assert 'id="layers"' not in page
-    assert "not looked at" in page
+    assert "not examined" in page
 
 
 def test_pictures():

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from trueshift._files import check_parent
 from trueshift.audit.folder import FolderImages
 from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.results import AuditResult
 from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.progress import Progress
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
 
@@ -110,18 +111,17 @@ def _check(args: argparse.Namespace) -> None:
     if args.against_weights and not args.against:
         raise ValueError("--against-weights needs --against NETWORK.")
     for path in (args.html, args.json):
-        if path is not None and not path.parent.is_dir():
-            raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+        check_parent(path)
     try:
         torch.zeros(1, device=args.device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"--device {args.device} is not to be had: {reason}") from error
+        raise ValueError(f"--device {args.device} is not available: {reason}") from error
 
 
 def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any = 4) -> AuditResult:
     model = loaded.model.to(args.device)
-    with _progress(loaded.name) as progress:
+    with Progress(loaded.name) as progress:
         return audit(
             model,
             data.images,
@@ -130,7 +130,9 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
             args.kind,
             args.output,
             args.batch_size,
-            progress,
+            lambda done, total: progress(
+                loaded.name, done / total, f"{done} of {total} shifted images"
+            ),
             window=args.window,
             examples=examples,
             layers=not args.no_layers,
@@ -223,32 +225,3 @@ def _shifts(text: str) -> str | int:
     if not text.isdigit():
         raise ValueError(f"--shifts must be a number or all, got {text!r}.")
     return int(text)
-
-
-class _progress:
-    """A bar on a terminal; elsewhere a line now and then."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __enter__(self) -> Any:
-        self.bar: Any = None
-        self.told = time.monotonic()
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import Progress
-
-            self.bar = Progress(console=Console(stderr=True), transient=True).__enter__()
-            self.task = self.bar.add_task(self.name, total=1.0)
-        return self._tell
-
-    def __exit__(self, *error: Any) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*error)
-
-    def _tell(self, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-        elif time.monotonic() - self.told > 10:
-            self.told = time.monotonic()
-            print(f"{self.name}: {done} of {total} shifted images", file=sys.stderr, flush=True)

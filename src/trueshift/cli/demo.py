@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from trueshift.audit.folder import read_pictures
+from trueshift.cli.demo_server import Demo, Shown, serve
 from trueshift.cli.networks import NETWORK_HELP, load_network
 from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
-from trueshift.report.demo import Demo, Shown, serve
 
 BUILT_IN = ("baseline", "lps")
 

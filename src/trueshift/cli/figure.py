@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trueshift._files import check_parent
 from trueshift.cli.networks import Loaded, load_network
 from trueshift.cli.runs import data_of
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
@@ -44,8 +45,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw one figure and say where it is."""
-    if not args.out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {args.out.parent} to write {args.out.name} to.")
+    check_parent(args.out)
     print(f"figure: {_DRAW[args.figure](args)}")
     return 0
 

@@ -12,6 +12,7 @@ from trueshift.cli.errors import is_users
 from trueshift.cli.verbs import COMMANDS, LIGHTNING, import_verb
 from trueshift.memory import keep_memory
 
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 

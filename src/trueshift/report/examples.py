@@ -120,8 +120,8 @@ def mask_rows(results: list[AuditResult]) -> dict[str, Any] | None:
     for result in results:
         twin = next((e for e in result.examples if e.index == example.index), None)
         if twin is not None and result.view == first.view:
-            found = [_changed(twin, result, result.view.index(shift)) for shift in shifts]
-            rows.append((result.name, found))
+            masks = [_changed(twin, result, result.view.index(shift)) for shift in shifts]
+            rows.append((result.name, masks))
     return {
         "index": example.index,
         "heads": [shift_text(shift) for shift in shifts],

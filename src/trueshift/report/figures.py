@@ -15,6 +15,7 @@ from trueshift._validate import Stride, check_map, check_phase, stride_per_axis
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector
 from trueshift.report.images import CHANGED, colour_mask
+from trueshift.report.pictures import picture_grid, save_figure
 from trueshift.shifts import circular_shift
 
 CHOSEN, LARGEST = "#1f6feb", "#d1242f"  # blue and red, as in the paper
@@ -46,7 +47,7 @@ def components_figure(
         raise ValueError("components_figure: phase must be hard, int64 (B,). Use eval mode.")
     largest = components.flatten(2).norm(dim=2).argmax(1)
     grey = components.mean(2).cpu()  # (B, P, h, w)
-    figure, axes = _grid(num_images, num_phases, 1.5)
+    figure, axes = picture_grid(num_images, num_phases, 1.5)
     for b in range(num_images):
         low, high = float(grey[b].min()), float(grey[b].max())
         for k in range(num_phases):
@@ -58,7 +59,7 @@ def components_figure(
                 _box(panel, LARGEST, inset=0.0)
             if k == int(phase[b]):
                 _box(panel, CHOSEN, inset=0.06 if k == int(largest[b]) else 0.0)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def filters_figure(
@@ -87,13 +88,13 @@ def filters_figure(
     columns = min(len(taps), 8)
     rows = math.ceil(len(taps) / columns)
     largest = float(taps.abs().max())
-    figure, axes = _grid(rows, columns, 0.9)
+    figure, axes = picture_grid(rows, columns, 0.9)
     for k, panel in enumerate(panel for row in axes for panel in row):
         if k < len(taps):
             panel.imshow(taps[k].numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest)
         else:
             panel.set_axis_off()
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def masks_figure(
@@ -115,19 +116,20 @@ def masks_figure(
     Returns:
         The path.
     """
-    for name, found in masks.items():
-        if found.shape != (len(shifts), *image.shape[1:]):
+    wanted = (len(shifts), *image.shape[1:])
+    for name, labels in masks.items():
+        if labels.shape != wanted:
             raise ValueError(
-                f"masks_figure: masks of {name!r} must have shape"
-                f" {(len(shifts), *image.shape[1:])}, got {tuple(found.shape)}."
+                f"masks_figure: masks of {name!r} must have shape {wanted}, got"
+                f" {tuple(labels.shape)}."
             )
-    figure, axes = _grid(1 + len(masks), len(shifts), 1.5)
+    figure, axes = picture_grid(1 + len(masks), len(shifts), 1.5)
     for k, shift in enumerate(shifts):
         axes[0][k].imshow(circular_shift(image, *shift).permute(1, 2, 0).numpy())
         axes[0][k].set_title(f"{shift[0]}, {shift[1]}", fontsize=8)
-    for row, (name, found) in enumerate(masks.items(), start=1):
+    for row, (name, labels) in enumerate(masks.items(), start=1):
         back = [
-            circular_shift(mask, -dy, -dx) for mask, (dy, dx) in zip(found, shifts, strict=True)
+            circular_shift(mask, -dy, -dx) for mask, (dy, dx) in zip(labels, shifts, strict=True)
         ]
         axes[row][0].set_ylabel(name, fontsize=8)
         for k, mask in enumerate(back):
@@ -136,44 +138,12 @@ def masks_figure(
             picture[changed] = torch.tensor(CHANGED, dtype=torch.uint8)
             axes[row][k].imshow(picture.numpy())
             axes[row][k].set_xlabel(f"{float(changed.double().mean()):.1%} changed", fontsize=7)
-    return _save(figure, path)
-
-
-def _grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[Any]]]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "trueshift[report]".') from error
-    figure = Figure(figsize=(max(columns * size, 2), rows * size + 0.3), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for panel in axes.flat:
-        panel.set_xticks([])
-        panel.set_yticks([])
-    return figure, [list(row) for row in axes]
+    return save_figure(figure, path)
 
 
 def _box(panel: Any, colour: str, inset: float) -> None:
     from matplotlib.patches import Rectangle
 
     side = 1 - 2 * inset
-    panel.add_patch(
-        Rectangle(
-            (inset, inset),
-            side,
-            side,
-            transform=panel.transAxes,
-            fill=False,
-            edgecolor=colour,
-            linewidth=4,
-        )
-    )
-
-
-def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
-    figure.savefig(path, dpi=150)
-    return path
+    style: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": 4}
+    panel.add_patch(Rectangle((inset, inset), side, side, transform=panel.transAxes, **style))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from trueshift import models
 from trueshift._validate import check_choice
-from trueshift.layers.antialias import AdaptiveBlur
+from trueshift.bench.parameters import count_parameters
 from trueshift.layers.spec import Sampling
 from trueshift.training.averaging import MovingAverage
 from trueshift.training.optim import RATE_RULES, RateRule, rate_factor, sgd
@@ -88,7 +88,7 @@ class NetworkModule(LightningModule):
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
         self.network = _build(network, spec, num_classes, network_options or {})
         if channels_last:
-            self.network.to(memory_format=torch.channels_last)
+            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile:
             self.network.compile()
         self.train_seconds, self.train_cpu_seconds, self.seed = 0.0, 0.0, _global_seed()
@@ -162,13 +162,7 @@ class NetworkModule(LightningModule):
 
     def num_parameters(self) -> dict[str, int]:
         """Count parameters: all, and those of selectors and adaptive filters (paper table 4)."""
-        pooling = [m for m in self.network.modules() if isinstance(m, AdaptiveBlur)]
-        return {
-            "total": sum(p.numel() for p in self.network.parameters()),
-            "pooling": sum(
-                p.numel() for m in (*selectors(self.network), *pooling) for p in m.parameters()
-            ),
-        }
+        return count_parameters(self.network)
 
 
 def _global_seed() -> int | None:
@@ -194,8 +188,8 @@ def _rule(argument: str, value: Any, known: Mapping[str, type]) -> Any:
         return value
     if not isinstance(value, Mapping) or "class_path" not in value:
         raise ValueError(
-            f"{argument}: pass one of {', '.join(known)}, or a mapping that names it, {{'class_path':"
-            f" ..., 'init_args': ...}}, got {value!r}."
+            f"{argument}: pass one of {', '.join(known)}, or a mapping that names it,"
+            f" {{'class_path': ..., 'init_args': ...}}, got {value!r}."
         )
     name = str(value["class_path"]).removeprefix("trueshift.training.")
     check_choice(argument, "class", name, known)

@@ -85,8 +85,8 @@ class Segmenter(NetworkModule):
 
     def _backbone(self) -> list[nn.Module]:
         """Return the modules of the backbone, itself first; none if the network has none."""
-        found = getattr(self.network, "backbone", None)
-        return [] if found is None else list(found.modules())
+        backbone: nn.Module | None = getattr(self.network, "backbone", None)
+        return [] if backbone is None else list(backbone.modules())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, target = batch

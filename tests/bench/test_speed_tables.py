@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from trueshift.benchmark import Bench, Measured, Setting
+from trueshift.bench import Bench, Measured, Setting
 from trueshift.report.speed import render_benches
 
 MACHINE = {"cpu": "a CPU", "threads": 2}

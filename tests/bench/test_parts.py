@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.parts import measure_operations, measure_parts, table
-from trueshift.benchmark import Setting
+from trueshift.bench import Setting
 
 
 @pytest.mark.parametrize("network", ["resnet18", "deeplab-resnet18"])

@@ -8,9 +8,9 @@ import torch
 
 import trueshift as ts
 from trueshift.cli import demo as command
+from trueshift.cli.demo_server import Demo, Shown, serve
 from trueshift.cli.main import main
 from trueshift.data import make_shapes
-from trueshift.report.demo import Demo, Shown, serve
 
 
 def network(method):

@@ -11,7 +11,7 @@ from torch import nn
 
 from trueshift import models
 from trueshift._torchvision import import_torchvision
-from trueshift.benchmark.floor import without_sampling
+from trueshift.bench.floor import without_sampling
 from trueshift.layers.spec import Sampling
 
 
@@ -20,7 +20,7 @@ class NotAvailable(Exception):
 
 
 @dataclass(frozen=True)
-class Network:
+class Workload:
     """A network at the size and batch that it is measured at.
 
     Attributes:
@@ -55,19 +55,19 @@ class Network:
 
 
 NETWORKS = {
-    "resnet18-cifar": Network(
+    "resnet18-cifar": Workload(
         "ResNet-18, CIFAR stem", "resnet18", 128, 32, 10, "same", {"stem": "cifar"}
     ),
-    "resnet18": Network("ResNet-18", "resnet18", 16, 224),
-    "resnet50": Network("ResNet-50", "resnet50", 8, 224),
-    "resnet101": Network("ResNet-101", "resnet101", 8, 224),
-    "deeplab-resnet18": Network(
+    "resnet18": Workload("ResNet-18", "resnet18", 16, 224),
+    "resnet50": Workload("ResNet-50", "resnet50", 8, 224),
+    "resnet101": Workload("ResNet-101", "resnet101", 8, 224),
+    "deeplab-resnet18": Workload(
         "DeepLabV3+ ResNet-18", "deeplabv3plus_resnet18", 4, 224, num_classes=21
     ),
 }
 
 
-def _torchvision(network: Network) -> nn.Module:
+def _torchvision(network: Workload) -> nn.Module:
     if not network.builder.startswith("resnet"):
         raise NotAvailable(f"torchvision has no {network.title}")
     try:
@@ -87,7 +87,7 @@ def _with_cifar_stem(model: Any) -> nn.Module:
     return model
 
 
-def _antialiased_cnns(network: Network) -> nn.Module:
+def _antialiased_cnns(network: Workload) -> nn.Module:
     _needs_imagenet_resnet(network, "antialiased-cnns")
     package = _package("antialiased_cnns", "antialiased-cnns")
     make = getattr(package, network.builder)
@@ -95,7 +95,7 @@ def _antialiased_cnns(network: Network) -> nn.Module:
     return model
 
 
-def _timm(network: Network) -> nn.Module:
+def _timm(network: Workload) -> nn.Module:
     _needs_imagenet_resnet(network, "timm")
     package, layers = _package("timm", "timm"), _package("timm.layers", "timm")
     model: nn.Module = package.create_model(
@@ -107,7 +107,7 @@ def _timm(network: Network) -> nn.Module:
     return model
 
 
-def _needs_imagenet_resnet(network: Network, package: str) -> None:
+def _needs_imagenet_resnet(network: Workload, package: str) -> None:
     if not network.builder.startswith("resnet") or network.has_cifar_stem:
         raise NotAvailable(f"{package} has no {network.title}")
 
@@ -120,12 +120,12 @@ def _package(module: str, name: str) -> Any:
         raise NotAvailable(f"{name} is not installed (pip install {name})") from error
 
 
-def _floor(network: Network) -> nn.Module:
+def _floor(network: Workload) -> nn.Module:
     return without_sampling(network.build(Sampling("aps")))
 
 
 @dataclass(frozen=True)
-class Row:
+class Variant:
     """One way to down-sample.
 
     Attributes:
@@ -135,33 +135,33 @@ class Row:
     """
 
     title: str
-    source: Sampling | Callable[[Network], nn.Module]
+    source: Sampling | Callable[[Workload], nn.Module]
     floor: str | None = None
 
 
 ROWS = {
-    "torchvision": Row("torchvision, plain", _torchvision),
-    "stride": Row("stride", Sampling("stride")),
-    "floor": Row("floor: dense convolutions, free sampling", _floor),
-    "lpf-tri3": Row("LPF tri3", Sampling("stride", "tri3")),
-    "aps": Row("APS", Sampling("aps"), "floor"),
-    "aps-tri3": Row("APS tri3", Sampling("aps", "tri3"), "floor"),
-    "lps": Row("LPS", Sampling("lps"), "floor"),
-    "lps-tri3": Row("LPS tri3", Sampling("lps", "tri3"), "floor"),
-    "ddac": Row("DDAC", Sampling("stride", "adapt3")),
-    "lps-ddac": Row("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
+    "torchvision": Variant("torchvision, plain", _torchvision),
+    "stride": Variant("stride", Sampling("stride")),
+    "floor": Variant("floor: dense convolutions, free sampling", _floor),
+    "lpf-tri3": Variant("LPF tri3", Sampling("stride", "tri3")),
+    "aps": Variant("APS", Sampling("aps"), "floor"),
+    "aps-tri3": Variant("APS tri3", Sampling("aps", "tri3"), "floor"),
+    "lps": Variant("LPS", Sampling("lps"), "floor"),
+    "lps-tri3": Variant("LPS tri3", Sampling("lps", "tri3"), "floor"),
+    "ddac": Variant("DDAC", Sampling("stride", "adapt3")),
+    "lps-ddac": Variant("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
     # Chosen on the input, the convolutions run strided: the plain network is their floor.
-    "aps-input": Row('APS, select="input"', Sampling("aps", select="input"), "stride"),
-    "lps-input": Row('LPS, select="input"', Sampling("lps", select="input"), "stride"),
-    "lps-tri3-input": Row(
+    "aps-input": Variant('APS, select="input"', Sampling("aps", select="input"), "stride"),
+    "lps-input": Variant('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "lps-tri3-input": Variant(
         'LPS tri3, select="input"', Sampling("lps", "tri3", select="input"), "lpf-tri3"
     ),
-    "antialiased-cnns": Row("antialiased-cnns, size 3", _antialiased_cnns),
-    "timm-blur": Row("timm, aa_layer=BlurPool2d", _timm),
+    "antialiased-cnns": Variant("antialiased-cnns, size 3", _antialiased_cnns),
+    "timm-blur": Variant("timm, aa_layer=BlurPool2d", _timm),
 }
 
 
-def build(network: Network, row: Row) -> nn.Module:
+def build(network: Workload, row: Variant) -> nn.Module:
     """Build a network of a row, with random weights.
 
     Raises:

@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import trueshift as ts
-from trueshift.benchmark import (
+from trueshift.bench import (
     NETWORKS,
     ROWS,
     Bench,
     Measured,
-    Network,
     NotAvailable,
     Setting,
+    Workload,
     build,
     measure,
 )
-from trueshift.benchmark.floor import without_sampling
-from trueshift.benchmark.meters import flops_per_image, interleaved, machine, peak_mib
+from trueshift.bench.floor import without_sampling
+from trueshift.bench.meters import flops_per_image, interleaved, machine, peak_mib
 
-TINY = Network(
+TINY = Workload(
     "Tiny", "resnet", 2, 16, 3, "same", {"depths": (1, 1), "widths": (4, 8), "stem": "cifar"}
 )
 
@@ -133,7 +133,7 @@ def test_training_steps_leave_the_weights_alone(tiny, monkeypatch):
         made.append(build(network, row))
         return made[-1]
 
-    monkeypatch.setattr("trueshift.benchmark.run.build", remember)
+    monkeypatch.setattr("trueshift.bench.run.build", remember)
     torch.manual_seed(0)
     fresh = TINY.build(ROWS["stride"].source)
     measure(Bench(tiny), ["stride"])

@@ -1,7 +1,7 @@
 """Speed and memory of whole networks, beside plain ones and those of other packages."""
 
-from trueshift.benchmark.models import NETWORKS, ROWS, Network, NotAvailable, Row, build
-from trueshift.benchmark.run import DTYPES, LAYOUTS, MEASURES, Bench, Measured, Setting, measure
+from trueshift.bench.models import NETWORKS, ROWS, NotAvailable, Variant, Workload, build
+from trueshift.bench.run import DTYPES, LAYOUTS, MEASURES, Bench, Measured, Setting, measure
 
 __all__ = [
     "DTYPES",
@@ -11,10 +11,10 @@ __all__ = [
     "ROWS",
     "Bench",
     "Measured",
-    "Network",
     "NotAvailable",
-    "Row",
     "Setting",
+    "Variant",
+    "Workload",
     "build",
     "measure",
 ]

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.benchmark.meters import Run, flops_per_image, interleaved, peak_mib
-from trueshift.benchmark.models import NETWORKS, ROWS, NotAvailable, build
+from trueshift.bench.meters import Run, flops_per_image, interleaved, peak_mib
+from trueshift.bench.models import NETWORKS, ROWS, NotAvailable, build
 from trueshift.data.drawing import make_shapes
 from trueshift.layers.spec import HIDDEN
 
