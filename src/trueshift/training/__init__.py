@@ -26,8 +26,10 @@ from trueshift.training.tau import (  # noqa: E402
     TauSchedule,
     set_rules,
 )
+from trueshift.training.tested import AuditTested  # noqa: E402
 
 __all__ = [
+    "AuditTested",
     "Classifier",
     "MultiRateLinear",
     "MultiStep",
