@@ -61,28 +61,28 @@ def measure_parts(setting: Setting, rows: list[str]) -> Times:
     """Return the median milliseconds of every part, by row."""
     models, runs = _build(setting, rows)
     spent = {row: watch(model) for row, model in models.items()}
-    found: dict[str, dict[str, list[float]]] = {row: {} for row in rows}
+    times: dict[str, dict[str, list[float]]] = {row: {} for row in rows}
     for row, whole in interleaved(runs, setting.repeats):
         inside = sum(ms for name, ms in spent[row].items() if name != SELECTORS)
         if whole is not None:
             parts = {**spent[row], "whole": whole, "stem and rest": whole - inside}
             for name, elapsed in parts.items():
-                found[row].setdefault(name, []).append(elapsed)
+                times[row].setdefault(name, []).append(elapsed)
         spent[row].clear()
     return {
-        row: {n: statistics.median(ms) for n, ms in parts.items()} for row, parts in found.items()
+        row: {n: statistics.median(ms) for n, ms in parts.items()} for row, parts in times.items()
     }
 
 
 def measure_operations(setting: Setting, rows: list[str]) -> Times:
     """Return the milliseconds that torch's profiler counts for operations themselves, by row."""
-    found = {}
+    times = {}
     for row, run in _build(setting, rows)[1].items():
         run()
         prof = profiled(lambda run=run: [run() for _ in range(setting.repeats)])
         per_run = 1e-3 / setting.repeats
-        found[row] = {e.key: e.self_cpu_time_total * per_run for e in prof.key_averages()}
-    return found
+        times[row] = {e.key: e.self_cpu_time_total * per_run for e in prof.key_averages()}
+    return times
 
 
 def _build(setting: Setting, rows: list[str]) -> tuple[dict[str, nn.Module], dict[str, Run]]:

@@ -1,4 +1,4 @@
-"""Speed and memory of whole networks, beside plain ones and those of other packages."""
+"""Speed and memory of whole networks, compared with plain ones and those of other packages."""
 
 from trueshift.bench.models import NETWORKS, ROWS, NotAvailable, Variant, Workload, build
 from trueshift.bench.run import DTYPES, LAYOUTS, MEASURES, Bench, Measured, Setting, measure

@@ -150,7 +150,7 @@ ROWS = {
     "lps-tri3": Variant("LPS tri3", Sampling("lps", "tri3"), "floor"),
     "ddac": Variant("DDAC", Sampling("stride", "adapt3")),
     "lps-ddac": Variant("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
-    # Chosen on the input, the convolutions run strided: the plain network is their floor.
+    # Selected from the input, the convolutions run strided: the plain network is their floor.
     "aps-input": Variant('APS, select="input"', Sampling("aps", select="input"), "stride"),
     "lps-input": Variant('LPS, select="input"', Sampling("lps", select="input"), "stride"),
     "lps-tri3-input": Variant(

@@ -36,8 +36,8 @@ class Setting:
         repeats: Timed runs of every row.
         batch: Images per call; ``None`` is the network's own.
         size: Pixels of both axes; ``None`` is the network's own.
-        measures: What to measure beside parameters and FLOPs: times at test time, of a training
-            step, and peak memory of both.
+        measures: What to measure in addition to parameters and FLOPs: times at test time, times
+            of a training step, and peak memory of both.
         hidden: Width of learned selectors; ``None`` is the network's own.
     """
 

@@ -16,6 +16,7 @@ from trueshift.audit.inputs import Network, in_eval_mode
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.results import AuditResult
 from trueshift.cli.conversion import add_conversion, check_conversion, converted
+from trueshift.cli.images import add_images, per_channel
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.cli.progress import Progress
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
@@ -39,13 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--against-weights", type=Path, metavar="FILE", help="its state dict")
     add_conversion(parser, "compare with the network that trueshift.convert makes of it")
     data = parser.add_argument_group("images")
-    add = data.add_argument
-    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
-    add("--num-images", type=int, metavar="N", help=f"how many (all; {BUILT_IN_IMAGES} built-in)")
-    add("--size", type=int, metavar="PX", help="resize and crop to this (the network's, or as is)")
-    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
-    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
-    add(
+    add_images(data, f"all; {BUILT_IN_IMAGES} built-in", None, "the network's, or as is")
+    data.add_argument(
         "--labels",
         action="store_true",
         help="measure accuracy too: labels are the sub-folders of DIR, by number if their names are"
@@ -171,8 +167,8 @@ def _images(args: argparse.Namespace, loaded: Loaded) -> _Data:
     images = FolderImages(
         args.images,
         size,
-        _per_channel("--mean", args.mean or mean, channels),
-        _per_channel("--std", args.std or std, channels),
+        per_channel("--mean", args.mean or mean, channels),
+        per_channel("--std", args.std or std, channels),
         args.num_images,
         args.labels,
     )
@@ -188,8 +184,8 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     pictures, labels, masks = make_shapes(num, size, seed=2)
     images = pictures.float() / 255
     images = images if channels == 3 else images.mean(1, keepdim=True)
-    mean = _per_channel("--mean", args.mean or Shapes.mean, channels)
-    std = _per_channel("--std", args.std or Shapes.std, channels)
+    mean = per_channel("--mean", args.mean or Shapes.mean, channels)
+    std = per_channel("--std", args.std or Shapes.std, channels)
     images = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
@@ -206,17 +202,6 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     if logits.ndim == 4:
         return _Data(images, masks.long(), ("background", *SHAPE_NAMES), origin)
     return _Data(images, labels, SHAPE_NAMES, origin)
-
-
-def _per_channel(option: str, values: Any, channels: int) -> tuple[float, ...]:
-    values = tuple(float(v) for v in values)
-    if len(values) == channels:
-        return values
-    if channels == 1 and len(values) == 3:
-        return (sum(values) / 3,)
-    if len(values) == 1:
-        return values * channels
-    raise ValueError(f"{option} takes 1 or {channels} values, got {len(values)}.")
 
 
 def _shifts(text: str) -> str | int:

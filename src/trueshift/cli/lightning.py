@@ -45,7 +45,7 @@ from trueshift.training import (  # noqa: E402
 )
 
 _RUN_HELP = (
-    "Short forms: --ckpt FILE also takes the configuration that was saved beside the checkpoint."
+    "Short forms: --ckpt FILE also takes the configuration that was saved next to the checkpoint."
 )
 HELP = {
     "fit": (
@@ -56,7 +56,7 @@ HELP = {
     "validate": f"Validate a checkpoint. {_RUN_HELP}",
     "test": (
         "Test a checkpoint: accuracy or mIoU and consistency under shifts, written to results.json"
-        " in the run folder, and beside it report.html: what shifts do to a few of the images"
+        " in the run folder, and next to it report.html: what shifts do to a few of the images"
         f" (leave it out: --no-report). {_RUN_HELP}"
     ),
     "predict": f"Predict labels or masks and write them to the run folder. {_RUN_HELP}",
@@ -194,7 +194,7 @@ class _CLI(LightningCLI):
         return kwargs
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer with what every run has, unless the configuration says otherwise."""
+        """Build the trainer with what every run has; the configuration comes first."""
         config = self.config_init[self.subcommand].trainer
         if self.subcommand == "fit" and config.logger in (None, True):
             kwargs["logger"] = self._loggers()

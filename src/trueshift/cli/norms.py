@@ -31,12 +31,12 @@ def run(args: argparse.Namespace) -> int:
     kind, arguments = data_of(args.checkpoint)
     data = kind(**arguments)
     data.setup("test")
-    found = compare_with_norms(network, itertools.islice(data.test_dataloader(), args.limit))
-    print(f"{found.num_images} images")
-    print(f"accuracy {found.accuracy:.2%}, with the selectors of APS {found.norm_accuracy:.2%}")
-    for name, share in found.same_choice.items():
+    result = compare_with_norms(network, itertools.islice(data.test_dataloader(), args.limit))
+    print(f"{result.num_images} images")
+    print(f"accuracy {result.accuracy:.2%}, with the selectors of APS {result.norm_accuracy:.2%}")
+    for name, share in result.same_choice.items():
         print(f"{name}: the kept component has the largest norm in {share:.2%} of images")
-    print(f"over all layers: {found.mean_same_choice:.2%}")
+    print(f"over all layers: {result.mean_same_choice:.2%}")
     if args.json is not None:
-        args.json.write_text(json.dumps(dataclasses.asdict(found), indent=2) + "\n")
+        args.json.write_text(json.dumps(dataclasses.asdict(result), indent=2) + "\n")
     return 0

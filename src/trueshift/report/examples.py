@@ -106,8 +106,7 @@ def _add_masks(card: dict[str, Any], example: Example, result: AuditResult) -> N
 def mask_rows(results: list[AuditResult]) -> dict[str, Any] | None:
     """Return the worst image at a few shifts and the masks of every network, moved back.
 
-    Pixels whose label is not that of the unshifted image are red, as in
-    :func:`trueshift.report.figures.masks_figure`.
+    Pixels whose label is not that of the unshifted image are red.
 
     Returns:
         Heads, images and a row for each network; None if there are no masks.

@@ -1,22 +1,18 @@
-"""The paper's figures, drawn with matplotlib: components, selector filters, moving masks."""
+"""The paper's figures, drawn with matplotlib: components and selector filters."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trueshift._validate import Stride, check_map, check_phase, stride_per_axis
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector
-from trueshift.report.images import CHANGED, colour_mask
 from trueshift.report.pictures import picture_grid, save_figure
-from trueshift.shifts import circular_shift
 
 CHOSEN, LARGEST = "#1f6feb", "#d1242f"  # blue and red, as in the paper
 
@@ -94,50 +90,6 @@ def filters_figure(
             panel.imshow(taps[k].numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest)
         else:
             panel.set_axis_off()
-    return save_figure(figure, path)
-
-
-def masks_figure(
-    image: Tensor,
-    shifts: Sequence[tuple[int, int]],
-    masks: dict[str, Tensor],
-    path: str | os.PathLike[str],
-) -> Path:
-    """Draw a segmentation under circular shifts: images, and each network's masks, moved back.
-
-    Pixels whose label is not that of the first shift are drawn in red.
-
-    Args:
-        image: uint8 ``(3, H, W)``, unshifted.
-        shifts: Shifts (dy, dx), the first one to compare with.
-        masks: Network to the labels ``(len(shifts), H, W)`` that it gives for the shifted images.
-        path: Picture to write.
-
-    Returns:
-        The path.
-    """
-    wanted = (len(shifts), *image.shape[1:])
-    for name, labels in masks.items():
-        if labels.shape != wanted:
-            raise ValueError(
-                f"masks_figure: masks of {name!r} must have shape {wanted}, got"
-                f" {tuple(labels.shape)}."
-            )
-    figure, axes = picture_grid(1 + len(masks), len(shifts), 1.5)
-    for k, shift in enumerate(shifts):
-        axes[0][k].imshow(circular_shift(image, *shift).permute(1, 2, 0).numpy())
-        axes[0][k].set_title(f"{shift[0]}, {shift[1]}", fontsize=8)
-    for row, (name, labels) in enumerate(masks.items(), start=1):
-        back = [
-            circular_shift(mask, -dy, -dx) for mask, (dy, dx) in zip(labels, shifts, strict=True)
-        ]
-        axes[row][0].set_ylabel(name, fontsize=8)
-        for k, mask in enumerate(back):
-            changed = mask != back[0]
-            picture = colour_mask(mask.long().cpu()).permute(1, 2, 0).clone()
-            picture[changed] = torch.tensor(CHANGED, dtype=torch.uint8)
-            axes[row][k].imshow(picture.numpy())
-            axes[row][k].set_xlabel(f"{float(changed.double().mean()):.1%} changed", fontsize=7)
     return save_figure(figure, path)
 
 

@@ -24,14 +24,14 @@ def render_benches(benches: Sequence[Bench], machine: dict[str, Any], form: str)
 
     Args:
         benches: One for each network and setting.
-        machine: What :func:`trueshift.bench.meters.machine` told.
+        machine: What :func:`trueshift.bench.meters.machine` returned.
         form: ``"markdown"`` or ``"json"``.
     """
     check_choice("bench", "format", form, FORMATS)
     if form == "json":
         return benches_json(benches, machine)
-    told = ", ".join(f"{key} {value}" for key, value in machine.items())
-    parts = [f"Measured on: {told}.", *(_markdown(bench) for bench in benches)]
+    computer = ", ".join(f"{key} {value}" for key, value in machine.items())
+    parts = [f"Measured on: {computer}.", *(_markdown(bench) for bench in benches)]
     parts += [_table_4(bench) for bench in benches if bench.setting.network == _TABLE_4_NETWORK]
     return "\n\n".join(part for part in parts if part) + "\n"
 
