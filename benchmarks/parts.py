@@ -21,6 +21,7 @@ from trueshift.bench.meters import Run, interleaved, profiled
 from trueshift.bench.run import make_batch, prepare, runner
 from trueshift.layers.selectors import ConvSelector, NormSelector
 from trueshift.memory import keep_memory
+from trueshift.report.tables import markdown_table
 
 SHOWN = 12  # operations
 SELECTORS = "of it, selectors"  # within stages and stem
@@ -98,14 +99,11 @@ def table(times: Times, most: int | None = None) -> str:
     if most is not None:
         largest = {name: max(parts.get(name, 0.0) for parts in times.values()) for name in names}
         names = sorted(names, key=lambda name: -largest[name])[:most]
-    lines = [
-        f"| ms | {' | '.join(ROWS[row].title for row in times)} |",
-        "|---" * (len(times) + 1) + "|",
+    body = [
+        [name, *(f"{parts[name]:.1f}" if name in parts else "-" for parts in times.values())]
+        for name in names
     ]
-    for name in names:
-        cells = [f"{parts[name]:.1f}" if name in parts else "-" for parts in times.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return markdown_table(["ms", *(ROWS[row].title for row in times)], body)
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ def test_operations_are_counted_and_sorted():
     assert times["stride"]["aten::mkldnn_convolution"] > 0
     head, rule, *lines = table(times, most=3).splitlines()
     assert head == "| ms | stride |"
-    assert rule == "|---|---|"
+    assert rule == "| --- | --- |"
     taken = [float(line.split("|")[2]) for line in lines]
     assert len(taken) == 3
     assert taken == sorted(taken, reverse=True)

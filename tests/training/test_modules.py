@@ -49,6 +49,18 @@ def test_classifier_trains_tests_and_writes_results(tmp_path):
     assert results["config"] == {"a": 1}
 
 
+def test_sgd_has_the_arguments(tmp_path):
+    options = {"lr": 0.1, "momentum": 0.8, "weight_decay": 1e-3, "nesterov": True}
+    model = tiny.classifier(schedule=OneCycle(0.5), **options)
+    run = trainer(tmp_path, max_steps=2)
+    run.fit(model, tiny.loader(), tiny.loader())
+    group = run.optimizers[0].param_groups[0]
+    assert (group["initial_lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.8, 1e-3)
+    assert group["nesterov"]
+    assert group["lr"] == 0  # after the last of two steps
+    assert run.lr_scheduler_configs[0].interval == "step"
+
+
 def test_plain_striding_is_not_consistent(tmp_path):
     model = tiny.classifier("stride", num_pairs="all", max_shift=3)
     model.eval()

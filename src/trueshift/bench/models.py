@@ -43,10 +43,8 @@ class Workload:
 
     def build(self, spec: Sampling) -> nn.Module:
         """Build our network with a sampling."""
-        make = getattr(models, self.builder)
-        spec = spec.replace(hidden=self.hidden)
-        network: nn.Module = make(spec, num_classes=self.num_classes, **(self.options or {}))
-        return network
+        options = {"num_classes": self.num_classes, **(self.options or {})}
+        return getattr(models, self.builder)(spec.replace(hidden=self.hidden), **options)
 
     @property
     def has_cifar_stem(self) -> bool:
@@ -68,51 +66,31 @@ NETWORKS = {
 
 
 def _torchvision(network: Workload) -> nn.Module:
-    if not network.builder.startswith("resnet"):
-        raise NotAvailable(f"torchvision has no {network.title}")
-    try:
-        import_torchvision()
-    except ImportError as error:
-        raise NotAvailable("torchvision is not installed") from error
-    from torchvision import models as others
-
-    model: nn.Module = others.get_model(network.builder, num_classes=network.num_classes)
-    return _with_cifar_stem(model) if network.has_cifar_stem else model
-
-
-def _with_cifar_stem(model: Any) -> nn.Module:
-    """Change the stem as is usual for images of 32 pixels; torchvision itself has none."""
-    model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, padding=1, bias=False)
-    model.maxpool = nn.Identity()
+    others = _package("torchvision.models", "torchvision", network, cifar_stem=True)
+    model = others.get_model(network.builder, num_classes=network.num_classes)
+    if network.has_cifar_stem:  # as is usual for images of 32 pixels; torchvision itself has none
+        model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, padding=1, bias=False)
+        model.maxpool = nn.Identity()
     return model
 
 
 def _antialiased_cnns(network: Workload) -> nn.Module:
-    _needs_imagenet_resnet(network, "antialiased-cnns")
-    package = _package("antialiased_cnns", "antialiased-cnns")
-    make = getattr(package, network.builder)
-    model: nn.Module = make(pretrained=False, filter_size=3, num_classes=network.num_classes)
-    return model
+    build_other = getattr(
+        _package("antialiased_cnns", "antialiased-cnns", network), network.builder
+    )
+    return build_other(pretrained=False, filter_size=3, num_classes=network.num_classes)
 
 
 def _timm(network: Workload) -> nn.Module:
-    _needs_imagenet_resnet(network, "timm")
-    package, layers = _package("timm", "timm"), _package("timm.layers", "timm")
-    model: nn.Module = package.create_model(
-        network.builder,
-        pretrained=False,
-        num_classes=network.num_classes,
-        aa_layer=layers.BlurPool2d,
-    )
-    return model
+    package = _package("timm", "timm", network)
+    options = {"num_classes": network.num_classes, "aa_layer": package.layers.BlurPool2d}
+    return package.create_model(network.builder, pretrained=False, **options)
 
 
-def _needs_imagenet_resnet(network: Workload, package: str) -> None:
-    if not network.builder.startswith("resnet") or network.has_cifar_stem:
-        raise NotAvailable(f"{package} has no {network.title}")
-
-
-def _package(module: str, name: str) -> Any:
+def _package(module: str, name: str, network: Workload, cifar_stem: bool = False) -> Any:
+    """Import another package's networks, if this one is among them."""
+    if not network.builder.startswith("resnet") or (network.has_cifar_stem and not cifar_stem):
+        raise NotAvailable(f"{name} has no {network.title}")
     try:
         import_torchvision()
         return importlib.import_module(module)

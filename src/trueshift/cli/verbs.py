@@ -26,7 +26,7 @@ LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their 
 
 
 def import_verb(verb: str) -> ModuleType:
-    """Import the module of a verb, and no other one: ``trueshift --help`` stays quick.
+    """Import the module of a verb; only these import Lightning, so ``--help`` stays quick.
 
     It holds ``configure(parser)`` and ``run(args)``; that of :data:`LIGHTNING` holds
     ``main(verb, words)``.
@@ -36,51 +36,26 @@ def import_verb(verb: str) -> ModuleType:
             from trueshift.cli import quickstart
 
             return quickstart
-        case "sweep":
-            from trueshift.cli import sweep
-
-            return sweep
-        case "audit":
-            from trueshift.cli import audit
-
-            return audit
         case "demo":
             from trueshift.cli import demo
 
             return demo
-        case "figure":
-            from trueshift.cli import figure
-
-            return figure
-        case "norms":
-            from trueshift.cli import norms
-
-            return norms
-        case "table":
-            from trueshift.cli import table
-
-            return table
-        case "bench":
-            from trueshift.cli import bench
-
-            return bench
-        case "export":
-            from trueshift.cli import export
-
-            return export
-        case "data":
-            from trueshift.cli import data
-
-            return data
-        case "recipes":
-            from trueshift.cli import recipes
-
-            return recipes
-        case "completion":
-            from trueshift.cli import completion
-
-            return completion
-        case _:  # LIGHTNING
+        case verb if verb in LIGHTNING:
             from trueshift.cli import lightning
 
             return lightning
+    from trueshift.cli import (
+        audit,
+        bench,
+        completion,
+        data,
+        export,
+        figure,
+        norms,
+        recipes,
+        sweep,
+        table,
+    )
+
+    modules = (audit, bench, completion, data, export, figure, norms, recipes, sweep, table)
+    return {module.__name__.rpartition(".")[2]: module for module in modules}[verb]

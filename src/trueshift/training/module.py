@@ -19,7 +19,7 @@ from trueshift._validate import check_choice
 from trueshift.bench.parameters import count_parameters
 from trueshift.layers.spec import Sampling
 from trueshift.training.averaging import MovingAverage
-from trueshift.training.optim import RATE_RULES, RateRule, rate_factor, sgd
+from trueshift.training.optim import RATE_RULES, RateRule, parameter_groups, rate_factor
 from trueshift.training.randomness import StepSeeds
 from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules
 from trueshift.training.timing import BatchTimes
@@ -100,15 +100,21 @@ class NetworkModule(LightningModule):
         return self.network(images)
 
     def configure_optimizers(self) -> Any:
-        hp, trainer = self.hparams, self.trainer
+        trainer = self.trainer
         total = trainer.estimated_stepping_batches  # also loads the data
         if not math.isfinite(total):
             raise ValueError("training needs an end: set trainer.max_epochs or trainer.max_steps.")
         steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-        factor = rate_factor(self.schedule, hp["warmup_epochs"], steps, total / steps)
-        return sgd(
-            self.network, hp["lr"], hp["momentum"], hp["weight_decay"], hp["nesterov"], factor
-        )
+        factor = rate_factor(self.schedule, self.hparams["warmup_epochs"], steps, total / steps)
+        options = {key: self.hparams[key] for key in ("lr", "momentum", "nesterov")}
+        optimizer = torch.optim.SGD(self.parameter_groups(), **options)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        schedule = {"scheduler": scheduler, "interval": "step", "name": "lr"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the groups for the optimizer: learned selectors do not decay."""
+        return parameter_groups(self.network, self.hparams["weight_decay"])
 
     def configure_callbacks(self) -> list[Callback]:
         if self.trainer.state.fn != TrainerFn.FITTING:

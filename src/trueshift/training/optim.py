@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from trueshift._validate import check_positive
@@ -140,22 +139,3 @@ def rate_factor(
         return main * min(1.0, warm)
 
     return factor
-
-
-def sgd(
-    model: nn.Module,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    nesterov: bool,
-    factor: Callable[[int], float],
-) -> dict[str, Any]:
-    """Build SGD and its schedule in the form that Lightning's ``configure_optimizers`` returns."""
-    optimizer = torch.optim.SGD(
-        parameter_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov
-    )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": {"scheduler": scheduler, "interval": "step", "name": "lr"},
-    }
