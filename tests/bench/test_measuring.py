@@ -32,10 +32,10 @@ def tiny(monkeypatch):
 def test_runs_take_turns_and_warm_up():
     order = []
     runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    found = list(interleaved(runs, repeats=2, warmup=1))
+    timed = list(interleaved(runs, repeats=2, warmup=1))
     assert order == ["a", "b"] * 3
-    assert [name for name, _ in found] == order
-    assert [elapsed is None for _, elapsed in found] == [True, True, False, False, False, False]
+    assert [name for name, _ in timed] == order
+    assert [elapsed is None for _, elapsed in timed] == [True, True, False, False, False, False]
 
 
 def test_peak_memory_counts_what_is_held_at_once():

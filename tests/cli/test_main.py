@@ -27,6 +27,7 @@ def fail(monkeypatch):
         lambda: recipes.Path("no/such/file").read_text(),  # the system says so
         lambda: recipes._copy(recipes.Path(recipes.__file__), recipes.Path(recipes.__file__)),
         lambda: ts.models.load("no.safetensors"),
+        lambda: importlib.import_module("no_such_package"),
     ],
 )
 def test_errors_of_the_user_are_one_line(fail, action, capsys):
@@ -35,7 +36,7 @@ def test_errors_of_the_user_are_one_line(fail, action, capsys):
     said = capsys.readouterr().err
     assert said.startswith("trueshift recipes: error: ")
     assert "Traceback" not in said
-    with pytest.raises((ValueError, OSError)):
+    with pytest.raises((ValueError, OSError, ImportError)):
         main(["--debug", "recipes"])
 
 

@@ -288,10 +288,10 @@ def test_photos_of_usual_sizes_go_through_validation_test_and_prediction(tmp_pat
     model = Segmenter(spec=spec, num_pairs=1, **network)
     photos = DataLoader(masks(1, 375, 500))
     run = trainer(tmp_path)
-    (found,) = run.validate(model, photos, verbose=False)
-    assert 0 <= found["val/miou"] <= 1
-    (found,) = run.test(model, photos, verbose=False)
-    assert 0 < found["test/shift_consistency"] <= 1
+    (metrics,) = run.validate(model, photos, verbose=False)
+    assert 0 <= metrics["val/miou"] <= 1
+    (metrics,) = run.test(model, photos, verbose=False)
+    assert 0 < metrics["test/shift_consistency"] <= 1
     (predicted,) = run.predict(model, photos)
     assert predicted["mask"][0].shape == (375, 500)
 

@@ -12,7 +12,8 @@ def is_users(error: Exception) -> bool:
     """Whether an error says what is wrong with a command, so that one line is enough.
 
     That is a ``ValueError`` or an ``ImportError`` that a ``raise`` statement of this package
-    raised, and any ``OSError``: a file, a folder or a connection is not as the command needs it.
+    raised; a package that is not installed; and any ``OSError``: a file, a folder or a connection
+    is not as the command needs it.
     Anything else is a bug, here or in a network that the user passed, and needs its traceback. A
     ``TypeError`` is one because no word of a command line can have a wrong type, and a
     ``ValueError`` that some operation raised because nobody has checked its operands.
@@ -20,6 +21,8 @@ def is_users(error: Exception) -> bool:
     Args:
         error: An exception that was caught.
     """
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return error.name.partition(".")[0] != "trueshift"
     if not isinstance(error, ValueError | ImportError) or error.__traceback__ is None:
         return isinstance(error, OSError)
     place = error.__traceback__

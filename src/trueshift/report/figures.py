@@ -28,11 +28,8 @@ def components_figure(
     Args:
         x: Maps ``(B, C, H, W)`` with sizes divisible by the stride; a row each.
         phase: Hard phase ``(B,)``, what a layer returns with ``return_phase=True``.
-        path: Picture to write.
+        path: Picture to write; it is returned.
         stride: Sampling factor.
-
-    Returns:
-        The path.
     """
     check_map("components_figure", x, 2)
     steps = stride_per_axis("components_figure", stride, 2)
@@ -65,11 +62,8 @@ def filters_figure(
 
     Args:
         selector: A 2-D selector.
-        path: Picture to write.
+        path: Picture to write; it is returned.
         channel: Input channel to show; None shows the mean over all.
-
-    Returns:
-        The path.
     """
     if not isinstance(selector, ConvSelector) or selector.dim != 2:
         raise TypeError(

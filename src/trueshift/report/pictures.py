@@ -36,10 +36,7 @@ def curves_picture(curves: Sequence[Curve], path: Path) -> Path:
 
     Args:
         curves: One per network.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
     figure, axes = _figure(7, 4)
     for curve, colour in zip(curves, itertools.cycle(_COLOURS), strict=False):
@@ -63,10 +60,7 @@ def shifts_picture(
         image: ``(3, H, W)``, uint8.
         title: What the image shows.
         predictions: Network to its predictions for the image moved by 0, 1, 2, ... pixels.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
     num_shifts = len(next(iter(predictions.values())))
     rows = len(predictions)

@@ -101,10 +101,7 @@ def qualitative_figure(
     Args:
         images: uint8 ``(3, h, w)``, of the size of their masks.
         masks: Network to its masks, one for each image.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
     wanted = [tuple(image.shape[1:]) for image in images]
     for name, pairs in masks.items():
