@@ -105,7 +105,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(ORPHANS)
     told = subprocess.run(  # a worker that lives on keeps the pipe open
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=False, timeout=180
     )
     assert told.returncode == -signal.SIGKILL
     worker, until = int(told.stdout), time.monotonic() + 30
