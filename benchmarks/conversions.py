@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 import trueshift as ts
-from benchmarks.measure import machine
 from trueshift._torchvision import import_torchvision
-from trueshift.benchmark.meters import medians
+from trueshift.bench.meters import machine, medians
+from trueshift.report.tables import markdown_table
 
 NETWORKS = (
     "torchvision.resnet18",
@@ -76,18 +76,13 @@ def measure(name: str, batch: int, size: int, repeats: int) -> dict[str, dict[st
 
 def table(rows: dict[str, dict[str, dict[str, float]]]) -> str:
     """Render what was measured as a markdown table."""
-    lines = [
-        "| Network | Original, ms | Converted, ms | Ratio | Ratio, channels last |",
-        "|---|---|---|---|---|",
-    ]
+    heads = ["Network", "Original, ms", "Converted, ms", "Ratio", "Ratio, channels last"]
+    body = []
     for name, times in rows.items():
-        ratios = {key: ms["converted"] / ms["original"] for key, ms in times.items()}
-        usual = times["default"]
-        lines.append(
-            f"| {name.split('.')[1]} | {usual['original']:.0f} | {usual['converted']:.0f}"
-            f" | {ratios['default']:.2f} | {ratios['channels_last']:.2f} |"
-        )
-    return "\n".join(lines)
+        milliseconds = [f"{times['default'][key]:.0f}" for key in ("original", "converted")]
+        ratios = [f"{times[key]['converted'] / times[key]['original']:.2f}" for key in LAYOUTS]
+        body.append([name.split(".")[1], *milliseconds, *ratios])
+    return markdown_table(heads, body)
 
 
 def main() -> None:

@@ -19,8 +19,8 @@ from torch.nn import functional as F
 
 import trueshift as ts
 from benchmarks import reference
-from benchmarks.measure import machine, peak_mib
-from trueshift.benchmark.meters import Run, medians
+from trueshift.bench.meters import Run, machine, medians, peak_mib
+from trueshift.report.tables import markdown_table
 
 SHAPES = ((32, 64, 56, 56), (32, 256, 28, 28), (16, 64, 112, 112))
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
@@ -139,18 +139,23 @@ class _InexactLPD(nn.Module):
 
 def table(rows: list[Row]) -> str:
     """Render rows as a markdown table."""
-    lines = [
-        "| layer | mode | shape | layout | ours ms | plain ms | faster | ours MiB | plain MiB |",
-        "|---|---|---|---|---|---|---|---|---|",
+    heads = [
+        "layer",
+        "mode",
+        "shape",
+        "layout",
+        "ours ms",
+        "plain ms",
+        "faster",
+        "ours MiB",
+        "plain MiB",
     ]
+    body = []
     for row in rows:
-        shape = " x ".join(map(str, row.shape))
-        lines.append(
-            f"| {row.layer} | {row.mode} | {shape} | {row.layout} | {row.ours_ms:.1f}"
-            f" | {row.reference_ms:.1f} | **{row.speedup:.2f}x** | {row.ours_mib:.0f}"
-            f" | {row.reference_mib:.0f} |"
-        )
-    return "\n".join(lines)
+        what = [row.layer, row.mode, " x ".join(map(str, row.shape)), row.layout]
+        times = [f"{row.ours_ms:.1f}", f"{row.reference_ms:.1f}", f"**{row.speedup:.2f}x**"]
+        body.append([*what, *times, f"{row.ours_mib:.0f}", f"{row.reference_mib:.0f}"])
+    return markdown_table(heads, body)
 
 
 def main() -> None:

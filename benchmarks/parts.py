@@ -16,11 +16,12 @@ from typing import Any
 
 from torch import nn
 
-from trueshift.benchmark import LAYOUTS, NETWORKS, ROWS, Setting
-from trueshift.benchmark.meters import Run, interleaved, profiled
-from trueshift.benchmark.run import make_batch, prepare, runner
+from trueshift.bench import LAYOUTS, NETWORKS, ROWS, Setting
+from trueshift.bench.meters import Run, interleaved, profiled
+from trueshift.bench.run import make_batch, prepare, runner
 from trueshift.layers.selectors import ConvSelector, NormSelector
 from trueshift.memory import keep_memory
+from trueshift.report.tables import markdown_table
 
 SHOWN = 12  # operations
 SELECTORS = "of it, selectors"  # within stages and stem
@@ -61,28 +62,28 @@ def measure_parts(setting: Setting, rows: list[str]) -> Times:
     """Return the median milliseconds of every part, by row."""
     models, runs = _build(setting, rows)
     spent = {row: watch(model) for row, model in models.items()}
-    found: dict[str, dict[str, list[float]]] = {row: {} for row in rows}
+    times: dict[str, dict[str, list[float]]] = {row: {} for row in rows}
     for row, whole in interleaved(runs, setting.repeats):
         inside = sum(ms for name, ms in spent[row].items() if name != SELECTORS)
         if whole is not None:
             parts = {**spent[row], "whole": whole, "stem and rest": whole - inside}
             for name, elapsed in parts.items():
-                found[row].setdefault(name, []).append(elapsed)
+                times[row].setdefault(name, []).append(elapsed)
         spent[row].clear()
     return {
-        row: {n: statistics.median(ms) for n, ms in parts.items()} for row, parts in found.items()
+        row: {n: statistics.median(ms) for n, ms in parts.items()} for row, parts in times.items()
     }
 
 
 def measure_operations(setting: Setting, rows: list[str]) -> Times:
     """Return the milliseconds that torch's profiler counts for operations themselves, by row."""
-    found = {}
+    times = {}
     for row, run in _build(setting, rows)[1].items():
         run()
         prof = profiled(lambda run=run: [run() for _ in range(setting.repeats)])
         per_run = 1e-3 / setting.repeats
-        found[row] = {e.key: e.self_cpu_time_total * per_run for e in prof.key_averages()}
-    return found
+        times[row] = {e.key: e.self_cpu_time_total * per_run for e in prof.key_averages()}
+    return times
 
 
 def _build(setting: Setting, rows: list[str]) -> tuple[dict[str, nn.Module], dict[str, Run]]:
@@ -98,14 +99,11 @@ def table(times: Times, most: int | None = None) -> str:
     if most is not None:
         largest = {name: max(parts.get(name, 0.0) for parts in times.values()) for name in names}
         names = sorted(names, key=lambda name: -largest[name])[:most]
-    lines = [
-        f"| ms | {' | '.join(ROWS[row].title for row in times)} |",
-        "|---" * (len(times) + 1) + "|",
+    body = [
+        [name, *(f"{parts[name]:.1f}" if name in parts else "-" for parts in times.values())]
+        for name in names
     ]
-    for name in names:
-        cells = [f"{parts[name]:.1f}" if name in parts else "-" for parts in times.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    return markdown_table(["ms", *(ROWS[row].title for row in times)], body)
 
 
 def main() -> None:

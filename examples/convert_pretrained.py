@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 import trueshift as ts
-from trueshift.benchmark.meters import medians
+from trueshift.bench.meters import medians
 from trueshift.convert import Converted, convert
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 

@@ -86,13 +86,13 @@ def test_builds_the_network_of_its_row(model_parser, name):
     with torch.device("meta"):
         module = build(model_parser, name)
     config = read(name)
-    found = {
+    described = {
         "data": config["data"]["class_path"].rpartition(".")[2].lower(),
         "network": module.hparams["network"],
         "network_options": module.hparams["network_options"],
         "spec": module.hparams["spec"],
     }
-    rows = [row.recipe for _, row in ROWS if belongs(row, {"row": found})]
+    rows = [row.recipe for _, row in ROWS if belongs(row, {"row": described})]
     assert set(rows) == {name}
     assert module.hparams["weight_decay"] == 1e-4
     assert module.hparams["momentum"] == 0.9

@@ -7,6 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def check_parent(path: Path | None) -> None:
+    """Raise unless the folder of a file to write exists; ``None`` is no file."""
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+
+
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
     """Give a second file to write to, which takes the place of ``path`` once it is complete.

@@ -14,7 +14,7 @@ def keep_memory() -> bool:
     """Ask the C library to keep freed memory for this process instead of returning it.
 
     By default glibc gives every block above 32 MB back to the system when it is freed, and the
-    next map of that size is made of pages that the system must clear first. On a CPU that can
+    next map of that size needs pages that the system must clear first. On a CPU that can
     take longer than to compute the map. The command line does this for itself; call it at the
     start of your own training script. The process then holds what it needed at its peak until it
     ends.

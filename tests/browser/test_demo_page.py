@@ -7,8 +7,8 @@ import torch
 from test_report import browser  # noqa: F401
 
 import trueshift as ts
+from trueshift.cli.demo_server import Demo, Shown, serve
 from trueshift.data import make_shapes
-from trueshift.report.demo import Demo, Shown, serve
 
 pytestmark = pytest.mark.browser
 

@@ -2,14 +2,14 @@ import json
 
 import pytest
 
-from trueshift.benchmark import NETWORKS, Network
+from trueshift.bench import NETWORKS, Workload
 from trueshift.cli import main
 
 
 @pytest.fixture(autouse=True)
 def _tiny(monkeypatch):
     options = {"depths": (1, 1), "widths": (4, 8), "stem": "cifar"}
-    monkeypatch.setitem(NETWORKS, "tiny", Network("Tiny", "resnet", 4, 32, 3, "same", options))
+    monkeypatch.setitem(NETWORKS, "tiny", Workload("Tiny", "resnet", 4, 32, 3, "same", options))
 
 
 def test_prints_tables_and_writes_json(tmp_path, capsys):
@@ -48,7 +48,7 @@ def test_an_interruption_writes_what_is_known(tmp_path, capsys, monkeypatch):
     def stop(run):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trueshift.benchmark.run.peak_mib", stop)
+    monkeypatch.setattr("trueshift.bench.run.peak_mib", stop)
     file = tmp_path / "speed.json"
     words = ["--networks", "tiny", "--rows", "stride", "--quick", "--json", str(file)]
     assert main.main(["bench", "models", *words]) == 130

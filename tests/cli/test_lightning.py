@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from trueshift.cli import lightning
+from trueshift.cli.main import main
 from trueshift.cli.short_forms import expand
 
 RECIPE = {
@@ -21,7 +22,10 @@ RECIPE = {
             "network_options": {"depths": [1, 1], "widths": [4, 8], "stem": "cifar"},
             "spec": {"method": "lps", "antialias": "tri3", "hidden": [2]},
             "num_classes": 10,
-            "tau": {"points": [[1, 1.0], [2, 0.5]]},
+            "tau": {
+                "class_path": "trueshift.training.MultiRateLinear",
+                "init_args": {"points": [[1, 1.0], [2, 0.5]]},
+            },
             "max_shift": 4,
         },
     },
@@ -96,7 +100,7 @@ def test_fit_test_predict_and_resume(recipe, capsys):
 def test_print_config_makes_no_folder(recipe, capsys):
     assert lightning.main("fit", ["--config", recipe, "--print_config"]) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["model"]["init_args"]["tau"]["points"] == [[1, 1.0], [2, 0.5]]
+    assert printed["model"]["init_args"]["tau"]["init_args"]["points"] == [[1, 1.0], [2, 0.5]]
     assert not Path("runs").exists()
 
 
@@ -120,11 +124,17 @@ def test_help_speaks_of_recipes(capsys):
         ("test", ["--resume", "runs/x"], "--resume is for fit"),
         ("fit", ["--ckpt", "a.ckpt"], "--ckpt is for tests"),
         ("fit", ["--no-report"], "--no-report is for test"),
+        ("fit", [], "fit: pass a recipe, --config FILE"),
     ],
 )
 def test_wrong_words(recipe, verb, words, match):
     with pytest.raises((ValueError, OSError), match=match):
         lightning.main(verb, words)
+
+
+def test_a_value_that_lightning_refuses_is_the_users_error(recipe, capsys):
+    assert main(["fit", "--config", recipe, "--trainer.accelerator", "nonsense"]) == 2
+    assert "trueshift fit: error: trainer: " in capsys.readouterr().err
 
 
 def test_checkpoint_without_configuration(recipe):
@@ -168,11 +178,6 @@ def test_interrupt_saves_and_says_how_to_go_on(recipe, tmp_path):
     assert "stopping after this batch" in errors
     assert "trueshift fit --resume runs/shapes/small/0" in errors
     assert Path("runs/shapes/small/0/checkpoints/last.ckpt").is_file()
-
-
-def test_fit_without_a_recipe():
-    with pytest.raises(ValueError, match="fit: pass a recipe, --config FILE"):
-        lightning.main("fit", [])
 
 
 def test_a_fit_without_its_data_leaves_no_folder(recipe):

@@ -1,4 +1,4 @@
-from trueshift.cli.runs import drop_unstarted, new_folder
+from trueshift.cli.runs import drop_unstarted, new_folder, set_aside
 
 
 def test_runs_are_counted_up(tmp_path):
@@ -22,3 +22,13 @@ def test_a_run_that_started_is_kept(tmp_path):
         (tmp_path / name).touch()
     drop_unstarted(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_files_are_set_aside_under_numbers(tmp_path):
+    path = tmp_path / "a.txt"
+    set_aside(path)  # nothing there
+    for word in ("first", "second"):
+        path.write_text(word)
+        set_aside(path)
+    assert not path.exists()
+    assert [(tmp_path / f"a.{k}.txt").read_text() for k in (0, 1)] == ["first", "second"]

@@ -29,10 +29,10 @@ def test_trains_tests_copies_and_leaves_what_is_done(recipes, capsys):
     assert main(words) == 0
     assert "aps_seed4: accuracy" in capsys.readouterr().out
     for method in ("stride", "aps"):
-        found = json.loads(Path(f"kept/{method}_seed4/results.json").read_text())
-        assert found["seed"] == 4
-        assert found["config"]["data"]["init_args"]["seed"] == 4
-        assert found["row"]["spec"]["method"] == method
+        results = json.loads(Path(f"kept/{method}_seed4/results.json").read_text())
+        assert results["seed"] == 4
+        assert results["config"]["data"]["init_args"]["seed"] == 4
+        assert results["row"]["spec"]["method"] == method
     assert main(words) == 0
     assert capsys.readouterr().out.count("done before") == 2
 

@@ -3,8 +3,7 @@ import torch
 from PIL import Image
 
 import trueshift as ts
-from trueshift.data import make_shapes
-from trueshift.report.figures import components_figure, filters_figure, masks_figure
+from trueshift.report.figures import components_figure, filters_figure
 
 BLUE, RED = (31, 111, 235), (209, 36, 47)
 
@@ -14,8 +13,8 @@ def count(path, colour):
     with Image.open(path) as file:
         picture = file.convert("RGB")
     pixels = torch.tensor(list(picture.tobytes())).view(picture.height, picture.width, 3)
-    found = (pixels == torch.tensor(colour)).all(-1).nonzero()
-    return len(found), (found.double().mean(0) / torch.tensor(pixels.shape[:2])).tolist()
+    matching = (pixels == torch.tensor(colour)).all(-1).nonzero()
+    return len(matching), (matching.double().mean(0) / torch.tensor(pixels.shape[:2])).tolist()
 
 
 def test_components_are_boxed(tmp_path):
@@ -62,17 +61,3 @@ def test_filters_of_a_selector(tmp_path):
         filters_figure(selector, tmp_path / "x.png", channel=3)
     with pytest.raises(FileNotFoundError, match="no folder"):
         filters_figure(selector, tmp_path / "missing" / "x.png")
-
-
-def test_masks_under_shifts(tmp_path):
-    pictures, _, masks = make_shapes(1, 16)
-    shifts = [(0, 0), (3, -2)]
-    moving = torch.stack([masks[0].roll(shift, (0, 1)) for shift in shifts])
-    stuck = masks.expand(2, -1, -1)
-    changed = (220, 20, 40)
-    exact = masks_figure(pictures[0], shifts, {"exact": moving}, tmp_path / "exact.png")
-    wrong = masks_figure(pictures[0], shifts, {"stuck": stuck}, tmp_path / "stuck.png")
-    assert count(exact, changed)[0] == 0
-    assert count(wrong, changed)[0] > 100
-    with pytest.raises(ValueError, match=r"masks of 'few' must have shape \(2, 16, 16\)"):
-        masks_figure(pictures[0], shifts, {"few": masks}, tmp_path / "x.png")

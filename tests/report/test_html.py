@@ -71,19 +71,19 @@ def pixels(uri):
 class Addresses(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
-        self.found, self.tags = [], []
+        self.addresses, self.tags = [], []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.found += [value for key, value in attrs if key in ("src", "href", "action")]
+        self.addresses += [value for key, value in attrs if key in ("src", "href", "action")]
 
 
 def test_the_page_needs_nothing_else(results):
     page = render(*results)
     reader = Addresses()
     reader.feed(page)
-    assert reader.found
-    assert all(address.startswith("data:") for address in reader.found)
+    assert reader.addresses
+    assert all(address.startswith("data:") for address in reader.addresses)
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page
     assert "url(" not in page
@@ -167,11 +167,11 @@ def test_the_heat_map_is_drawn_and_listed(results):
 
 
 def test_masks_under_shifts_mark_what_changed(segmenter, results):
-    found = mask_rows([segmenter])
+    sheet = mask_rows([segmenter])
     (example,) = segmenter.examples
-    assert found["heads"][:2] == ["no shift", "1 px down, 1 px right"]
-    ((name, masks),) = found["rows"]
-    assert (name, len(masks)) == ("unet", len(found["images"]))
+    assert sheet["heads"][:2] == ["no shift", "1 px down, 1 px right"]
+    ((name, masks),) = sheet["rows"]
+    assert (name, len(masks)) == ("unet", len(sheet["images"]))
     assert masks[0][1] == "0 % changed"
     still = example.labels[segmenter.view.index((0, 0))]
     moved = example.labels[segmenter.view.index((1, 1))].roll((-1, -1), (0, 1))

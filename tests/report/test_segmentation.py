@@ -37,20 +37,20 @@ class Brightness(torch.nn.Module):
 def test_equivariant_networks_change_nowhere_under_circular_shifts(size, generator):
     image = torch.randn(3, *size, generator=generator)
     lps, plain = unet(), unet("stride")
-    found = masks_under_shift(lps, image, (3, 5), multiple=4)
-    assert found.still.shape == size
-    assert not found.changed.any()
+    masks = masks_under_shift(lps, image, (3, 5), multiple=4)
+    assert masks.still.shape == size
+    assert not masks.changed.any()
     assert masks_under_shift(plain, image, (3, 5), multiple=4).changed.any()
 
 
 @pytest.mark.parametrize("shift", [(2, -3), (0, 4), (-5, 1)])
 def test_standard_shifts_compare_what_both_windows_show(shift, generator):
     image = torch.randn(3, 30, 25, generator=generator)
-    found = masks_under_shift(Brightness(), image, shift, "standard", multiple=8)
+    masks = masks_under_shift(Brightness(), image, shift, "standard", multiple=8)
     shown = shown_region(image, shift, "standard")
-    assert torch.equal(found.still, (shown[0] < 0).long())
-    assert not found.changed.any()
-    assert found.still.shape == (30 - 3 * abs(shift[0]), 25 - 3 * abs(shift[1]))
+    assert torch.equal(masks.still, (shown[0] < 0).long())
+    assert not masks.changed.any()
+    assert masks.still.shape == (30 - 3 * abs(shift[0]), 25 - 3 * abs(shift[1]))
     with pytest.raises(ValueError, match="leaves nothing of an image"):
         masks_under_shift(Brightness(), image, (15, 0), "standard")
 

@@ -19,13 +19,13 @@ def result(row, seed=0, **metrics):
     """Make what a test of this row would write."""
     key = dict(row.key)
     up = key.pop("up", None)
-    found = {
+    row_of_result = {
         "data": key.pop("data", None),
         "network": key.pop("network"),
         "network_options": {} if up is None else {"up": up},
         "spec": {"padding_mode": "circular", "train_rule": "gumbel", **key},
     }
-    return {"row": found, "metrics": metrics, "time": {"inference": None}, "seed": seed}
+    return {"row": row_of_result, "metrics": metrics, "time": {"inference": None}, "seed": seed}
 
 
 def save(folder, results):
@@ -73,8 +73,8 @@ def test_tables_have_all_rows():
 
 def test_counted_parameters_are_the_papers():
     for line in build_table("params", {}):
-        for metric, found in line.cells.items():
-            assert found.values == (found.paper[0],), (line.row.method, metric)
+        for metric, cell_of_line in line.cells.items():
+            assert cell_of_line.values == (cell_of_line.paper[0],), (line.row.method, metric)
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -138,8 +138,8 @@ def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside
     for path in recipes:
         model = yaml.safe_load(path.read_text())["model"]["init_args"]
         spec = dataclasses.asdict(Sampling(**model["spec"]))
-        found = {"data": "cifar10", "network": model["network"], "spec": spec}
-        assert sum(belongs(row, {"row": found}) for row in rows) == 1, path.name
+        tested = {"data": "cifar10", "network": model["network"], "spec": spec}
+        assert sum(belongs(row, {"row": tested}) for row in rows) == 1, path.name
     for k, row in enumerate(rows):
         save(tmp_path / str(k), result(row, accuracy=k / 100, circular_consistency=1.0))
     lines = build_table("cifar10-fast", find_results(tmp_path))

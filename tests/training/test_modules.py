@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import pytest
@@ -9,13 +10,16 @@ import trueshift as ts
 from trueshift.training import (
     Classifier,
     MultiRateLinear,
+    OneCycle,
     Poly,
     Segmenter,
     StepDecay,
+    TauRule,
     WriteResults,
 )
 from trueshift.training.averaging import MovingAverage
 from trueshift.training.segmenter import load_backbone
+from trueshift.training.tau import TAU_RULES
 from trueshift.training.timing import BatchTimes, centre_crop
 
 pytestmark = tiny.WARNINGS
@@ -43,6 +47,18 @@ def test_classifier_trains_tests_and_writes_results(tmp_path):
     assert results["time"]["inference"]["batch_shape"] == [8, 3, 8, 8]
     assert results["row"]["spec"]["method"] == "lps"
     assert results["config"] == {"a": 1}
+
+
+def test_sgd_has_the_arguments(tmp_path):
+    options = {"lr": 0.1, "momentum": 0.8, "weight_decay": 1e-3, "nesterov": True}
+    model = tiny.classifier(schedule=OneCycle(0.5), **options)
+    run = trainer(tmp_path, max_steps=2)
+    run.fit(model, tiny.loader(), tiny.loader())
+    group = run.optimizers[0].param_groups[0]
+    assert (group["initial_lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.8, 1e-3)
+    assert group["nesterov"]
+    assert group["lr"] == 0  # after the last of two steps
+    assert run.lr_scheduler_configs[0].interval == "step"
 
 
 def test_plain_striding_is_not_consistent(tmp_path):
@@ -84,6 +100,38 @@ def test_checkpoint_holds_plain_values_and_builds_the_module(tmp_path):
     assert float(selector.tau) == 1
     images = tiny.images()[:4][0]
     assert torch.equal(again.eval()(images), model.eval()(images))
+
+
+@dataclasses.dataclass(frozen=True)
+class Halving(TauRule):
+    """A rule whose fields are fields of StepDecay too."""
+
+    initial: float = 1.0
+    minimum: float = 0.1
+
+    def __call__(self, epoch, backbone=None):
+        return max(self.initial / 2**epoch, self.minimum)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tau": Halving(0.8, 0.2)},
+        {"tau": StepDecay(0.8, minimum=0.2)},
+        {"tau": MultiRateLinear([[1, 0.8], [2, 0.2]])},
+        {"schedule": Poly(0.5)},
+        {"schedule": OneCycle(0.5)},
+    ],
+)
+def test_a_checkpoint_restores_the_class_of_its_rules(tmp_path, monkeypatch, options):
+    monkeypatch.setitem(TAU_RULES, "Halving", Halving)
+    run = trainer(tmp_path)
+    run.strategy.connect(tiny.classifier(**options))
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    again = Classifier.load_from_checkpoint(tmp_path / "a.ckpt", weights_only=True)
+    restored = {"tau": again.tau_schedule, "schedule": again.schedule}
+    for name, rule in options.items():
+        assert restored[name] == rule
 
 
 def test_ema_averages_weights_but_not_tau(tmp_path):
@@ -145,8 +193,16 @@ def test_predicts_labels(tmp_path):
 def test_wrong_arguments():
     with pytest.raises(ValueError, match="Did you mean 'resnet18'"):
         Classifier(network="resnet8", spec=ts.Sampling(), num_classes=2)
-    with pytest.raises(ValueError, match="no schedule has the fields"):
-        tiny.classifier(schedule={"steps": 3})
+    with pytest.raises(ValueError, match="network_options: resnet has no option 'depth'"):
+        tiny.classifier(network_options={**tiny.SMALL, "depth": 2})
+    with pytest.raises(TypeError):  # not an unknown name: a wrong type is not hidden
+        tiny.classifier(network_options={**tiny.SMALL, "widths": None})
+    with pytest.raises(ValueError, match="schedule: pass one of MultiStep, Poly, OneCycle"):
+        tiny.classifier(schedule={"milestones": [3]})  # which class is not to be guessed
+    with pytest.raises(ValueError, match=r"tau: unknown class 'StepDecy'. Did you mean 'Step"):
+        tiny.classifier(tau={"class_path": "trueshift.training.StepDecy"})
+    with pytest.raises(ValueError, match="tau: pass one of StepDecay, MultiRateLinear"):
+        tiny.classifier(tau=Halving())  # a checkpoint could not name it
     with pytest.raises(ValueError, match="decay must lie"):
         MovingAverage(1.5)
 
@@ -232,10 +288,10 @@ def test_photos_of_usual_sizes_go_through_validation_test_and_prediction(tmp_pat
     model = Segmenter(spec=spec, num_pairs=1, **network)
     photos = DataLoader(masks(1, 375, 500))
     run = trainer(tmp_path)
-    (found,) = run.validate(model, photos, verbose=False)
-    assert 0 <= found["val/miou"] <= 1
-    (found,) = run.test(model, photos, verbose=False)
-    assert 0 < found["test/shift_consistency"] <= 1
+    (metrics,) = run.validate(model, photos, verbose=False)
+    assert 0 <= metrics["val/miou"] <= 1
+    (metrics,) = run.test(model, photos, verbose=False)
+    assert 0 < metrics["test/shift_consistency"] <= 1
     (predicted,) = run.predict(model, photos)
     assert predicted["mask"][0].shape == (375, 500)
 

@@ -6,7 +6,7 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.training import MultiStep, OneCycle, Poly, parameter_groups
-from trueshift.training.optim import rate_factor, sgd
+from trueshift.training.optim import rate_factor
 
 
 def test_everything_decays_but_the_selectors():
@@ -60,14 +60,6 @@ def test_warmup_rises_step_by_step_to_the_full_rate():
     assert [factor(step) for step in (0, 24, 49, 50)] == pytest.approx([0.02, 0.5, 1, 1])
     assert factor(300) == pytest.approx(0.1)
     assert rate_factor(None, 0, 10, 1)(7) == 1
-
-
-def test_sgd_has_the_arguments():
-    built = sgd(nn.Linear(1, 1), 0.1, 0.9, 1e-4, True, lambda step: 0.5)
-    group = built["optimizer"].param_groups[0]
-    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.05, 0.9, 1e-4)
-    assert group["nesterov"]
-    assert built["lr_scheduler"]["interval"] == "step"
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ def run_killed(folder, **options):
     assert not (folder / "final.pt").exists()
 
 
-def assert_same(expected, found):
-    assert expected.keys() == found.keys()
+def assert_same(expected, actual):
+    assert expected.keys() == actual.keys()
     for name, value in expected.items():
-        assert torch.equal(value, found[name]), name
+        assert torch.equal(value, actual[name]), name
 
 
 @pytest.mark.parametrize(
@@ -88,5 +88,5 @@ def test_step_seeds_are_what_makes_it_equal(tmp_path, monkeypatch):
     expected = run(tmp_path / "whole")
     tiny.run(tmp_path / "parts", epochs="2")
     monkeypatch.setattr("trueshift.training.randomness.step_seed", lambda *_: 1)
-    found = run(tmp_path / "parts", resume="yes")
-    assert not torch.equal(expected["conv1.weight"], found["conv1.weight"])
+    resumed = run(tmp_path / "parts", resume="yes")
+    assert not torch.equal(expected["conv1.weight"], resumed["conv1.weight"])

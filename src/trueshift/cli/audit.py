@@ -10,11 +10,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trueshift._files import check_parent
 from trueshift.audit.folder import FolderImages
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
 from trueshift.cli.conversion import add_conversion, check_conversion, converted
+from trueshift.cli.images import add_images, per_channel
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.cli.progress import Progress
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
@@ -38,13 +40,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--against-weights", type=Path, metavar="FILE", help="its state dict")
     add_conversion(parser, "compare with the same network after trueshift.convert")
     data = parser.add_argument_group("images")
-    add = data.add_argument
-    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
-    add("--num-images", type=int, metavar="N", help=f"how many (all; {BUILT_IN_IMAGES} built-in)")
-    add("--size", type=int, metavar="PX", help="resize and crop to this (the network's, or as is)")
-    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
-    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
-    add(
+    add_images(data, f"all; {BUILT_IN_IMAGES} built-in", None, "the network's, or as is")
+    data.add_argument(
         "--labels",
         action="store_true",
         help="measure accuracy too: labels are the sub-folders of DIR, by number if their names are"
@@ -110,8 +107,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.against_weights and not args.against:
         raise ValueError("--against-weights needs --against NETWORK.")
     for path in (args.html, args.json):
-        if path is not None and not path.parent.is_dir():
-            raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+        check_parent(path)
     try:
         torch.zeros(1, device=args.device)
     except (RuntimeError, AssertionError) as error:
@@ -121,7 +117,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any = 4) -> AuditResult:
     model = loaded.model.to(args.device)
-    with Progress(loaded.name, "shifted images") as progress:
+    with Progress(loaded.name) as progress:
         return audit(
             model,
             data.images,
@@ -130,7 +126,9 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
             args.kind,
             args.output,
             args.batch_size,
-            progress,
+            lambda done, total: progress(
+                loaded.name, done / total, f"{done} of {total} shifted images"
+            ),
             window=args.window,
             examples=examples,
             layers=not args.no_layers,
@@ -169,8 +167,8 @@ def _images(args: argparse.Namespace, loaded: Loaded) -> _Data:
     images = FolderImages(
         args.images,
         size,
-        _per_channel("--mean", args.mean or mean, channels),
-        _per_channel("--std", args.std or std, channels),
+        per_channel("--mean", args.mean or mean, channels),
+        per_channel("--std", args.std or std, channels),
         args.num_images,
         args.labels,
     )
@@ -186,8 +184,8 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     pictures, labels, masks = make_shapes(num, size, seed=2)
     images = pictures.float() / 255
     images = images if channels == 3 else images.mean(1, keepdim=True)
-    mean = _per_channel("--mean", args.mean or Shapes.mean, channels)
-    std = _per_channel("--std", args.std or Shapes.std, channels)
+    mean = per_channel("--mean", args.mean or Shapes.mean, channels)
+    std = per_channel("--std", args.std or Shapes.std, channels)
     images = (images - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
     origin = f"{num} built-in pictures of textured shapes"
     if not args.labels:
@@ -204,17 +202,6 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     if logits.ndim == 4:
         return _Data(images, masks.long(), ("background", *SHAPE_NAMES), origin)
     return _Data(images, labels, SHAPE_NAMES, origin)
-
-
-def _per_channel(option: str, values: Any, channels: int) -> tuple[float, ...]:
-    values = tuple(float(v) for v in values)
-    if len(values) == channels:
-        return values
-    if channels == 1 and len(values) == 3:
-        return (sum(values) / 3,)
-    if len(values) == 1:
-        return values * channels
-    raise ValueError(f"{option} takes 1 or {channels} values, got {len(values)}.")
 
 
 def _shifts(text: str) -> str | int:

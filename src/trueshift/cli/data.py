@@ -48,8 +48,8 @@ def _voc(args: argparse.Namespace) -> int:
             f"--source {source} is not a folder. Pass torchvision, or a folder that holds the"
             " archives VOCtrainval_11-May-2012.tar and benchmark.tgz."
         )
-    found = fetch_voc(args.root, source, args.force, lambda text: print(text, file=sys.stderr))
-    for name, num in found.items():
+    counts = fetch_voc(args.root, source, args.force, lambda text: print(text, file=sys.stderr))
+    for name, num in counts.items():
         part = "" if num == FULL[name] else f", not the {FULL[name]:,} of the whole set"
         print(f"{name}: {num:,} images{part}")
     print(f"{Path(args.root) / LAYOUT} is there and whole; --force fetches it again.")

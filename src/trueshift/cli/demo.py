@@ -7,13 +7,12 @@ import webbrowser
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from trueshift.audit.folder import read_pictures
+from trueshift.cli.demo_server import Demo, Shown, serve
+from trueshift.cli.images import add_images, read_images
 from trueshift.cli.networks import NETWORK_HELP, load_network
-from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
+from trueshift.data import SHAPE_NAMES, Shapes
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
-from trueshift.report.demo import Demo, Shown, serve
 
 BUILT_IN = ("baseline", "lps")
 
@@ -27,11 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("networks", nargs="*", metavar="NETWORK", help=f"one or two: {NETWORK_HELP}")
     add("--weights", nargs="+", type=Path, metavar="FILE", help="state dict of each network")
-    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
-    add("--num-images", type=int, default=12, metavar="N", help="how many to show (12)")
-    add("--size", type=int, metavar="PX", help="resize and crop to this (the network's, or 32)")
-    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
-    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
+    add_images(parser, "12", 12, "the network's, or 32")
     add("--runs", type=Path, default=Path("runs"), help="where the quickstart's runs are (runs)")
     add("--host", default="127.0.0.1", help="address to listen on (this machine only)")
     add("--port", type=int, default=8000, help="port, 0 for any that is free (8000)")
@@ -67,18 +62,15 @@ def build(args: argparse.Namespace) -> Demo:
     loaded = [load_network(name, file) for name, file in zip(names, weights, strict=True)]
     default = (Shapes.mean, Shapes.std) if args.images is None else (IMAGENET_MEAN, IMAGENET_STD)
     titles = args.networks or BUILT_IN
+    mean, std = args.mean, args.std
     shown = [
-        Shown(
-            title,
-            one.model,
-            args.mean or one.mean or default[0],
-            args.std or one.std or default[1],
-        )
+        Shown(title, one.model, mean or one.mean or default[0], std or one.std or default[1])
         for title, one in zip(titles, loaded, strict=True)
     ]
-    size = args.size or loaded[0].size
+    size = args.size or loaded[0].size or (None if args.images is None else 224)
     classes = SHAPE_NAMES if not args.networks else loaded[0].class_names
-    return Demo(shown, pictures(args.images, args.num_images, size), classes)
+    pictures = read_images(args.images, args.num_images, size, seed=1_000)
+    return Demo(shown, torch.stack(pictures), classes)
 
 
 def newest_quickstart(runs: Path) -> list[str]:
@@ -92,10 +84,3 @@ def newest_quickstart(runs: Path) -> list[str]:
         )
     newest = max(folders, key=lambda folder: folder.stat().st_mtime)
     return [str(newest / file) for file in files]
-
-
-def pictures(folder: Path | None, num: int, size: int | None) -> Tensor:
-    """Return uint8 pictures ``(N, 3, H, W)``: of a folder, or built-in ones."""
-    if folder is None:
-        return make_shapes(num, size or 32, seed=1_000)[0]
-    return torch.stack(read_pictures(folder, size or 224, num))

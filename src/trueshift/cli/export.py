@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Write a network as an ONNX file or as an exported program of torch, compare it with torch"
         " at several batches and sizes, and see whether shifts still change no bit. The exit code"
-        " is 1 if the file computes something else than torch."
+        " is 1 if the file does not compute what torch computes."
     )
     add = parser.add_argument
     add("network", metavar="NETWORK", help=NETWORK_HELP.replace(", .onnx", ""))
@@ -53,9 +53,9 @@ def run(args: argparse.Namespace) -> int:
     print(f"{loaded.name}: tracing and writing, this takes a while", file=sys.stderr, flush=True)
     exported = export(model, example, args.out, form, dynamic, force=args.force)
     print(f"{args.out}: comparing with torch", file=sys.stderr, flush=True)
-    found = check(model, exported, example, repeats=args.repeats)
-    print("\n".join(_lines(exported, found, args.repeats)))
-    return 0 if found.agrees else 1
+    checked = check(model, exported, example, repeats=args.repeats)
+    print("\n".join(_lines(exported, checked, args.repeats)))
+    return 0 if checked.agrees else 1
 
 
 def _load(args: argparse.Namespace) -> Loaded:
@@ -74,19 +74,19 @@ def _example(args: argparse.Namespace, loaded: Loaded) -> torch.Tensor:
     return torch.randn(args.batch, loaded.channels or 3, *[size] * dim, generator=generator)
 
 
-def _lines(exported: Exported, found: Check, repeats: int) -> list[str]:
+def _lines(exported: Exported, checked: Check, repeats: int) -> list[str]:
     runtime = RUNTIMES[exported.form]
-    worst = max(found.differences.values())
-    shapes = ", ".join(_times(shape) for shape in found.differences)
-    verdict = "agrees with torch" if found.agrees else "DIFFERS from torch"
-    speed = found.torch_ms / found.ms
+    worst = max(checked.differences.values())
+    shapes = ", ".join(_times(shape) for shape in checked.differences)
+    verdict = "agrees with torch" if checked.agrees else "DIFFERS from torch"
+    speed = checked.torch_ms / checked.ms
     return [
-        f"wrote {exported.path}: {found.size_mb:.1f} MB, {_takes(exported)}",
+        f"wrote {exported.path}: {checked.size_mb:.1f} MB, {_takes(exported)}",
         f"{runtime} {verdict}: largest difference {worst:.1e} of the largest output, at {shapes}",
-        f"shifted images, torch: {_exactness(found.torch_exactness)}",
-        f"shifted images, {runtime}: {_exactness(found.exactness)}",
-        f"speed at {_times(found.timed_shape)}: torch {found.torch_ms:.1f} ms, {runtime}"
-        f" {found.ms:.1f} ms ({speed:.2f}x as fast), medians of {repeats} interleaved runs",
+        f"shifted images, torch: {_exactness(checked.torch_exactness)}",
+        f"shifted images, {runtime}: {_exactness(checked.exactness)}",
+        f"speed at {_times(checked.timed_shape)}: torch {checked.torch_ms:.1f} ms, {runtime}"
+        f" {checked.ms:.1f} ms ({speed:.2f}x as fast), medians of {repeats} interleaved runs",
     ]
 
 
@@ -103,11 +103,15 @@ def _takes(exported: Exported) -> str:
     return f"{batch}, size " + " x ".join(dict.fromkeys(sizes) if len(set(sizes)) == 1 else sizes)
 
 
-def _exactness(found: Exactness | None) -> str:
-    if found is None:
+def _exactness(measured: Exactness | None) -> str:
+    if measured is None:
         return "not compared, outputs are neither scores nor maps of the input's size"
-    text = f"{found.equal} of {found.total} shifts equal bit by bit"
-    return text if found.equal == found.total else f"{text}, largest change {found.largest:.1e}"
+    text = f"{measured.equal} of {measured.total} shifts equal bit by bit"
+    return (
+        text
+        if measured.equal == measured.total
+        else f"{text}, largest change {measured.largest:.1e}"
+    )
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -10,9 +10,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trueshift._files import check_parent
+from trueshift.audit.probes import Seen, selecting_layers, watch_layer
+from trueshift.cli.images import add_images, per_channel, read_images
 from trueshift.cli.networks import Loaded, load_network
 from trueshift.cli.runs import data_of
 from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.functional import polyphase_split
+from trueshift.models.anysize import extend
+from trueshift.report.figures import components_figure, filters_figure
+from trueshift.report.segmentation import (
+    KINDS,
+    common_multiple,
+    masks_under_shift,
+    qualitative_figure,
+    shown_region,
+)
 
 IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 FILES = ".ckpt of a run, or .safetensors of trueshift.save"
@@ -25,17 +38,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     two.add_argument("first", metavar="CKPT_A", help=FILES)
     two.add_argument("second", metavar="CKPT_B", help="the network to compare it with")
     two.add_argument("--names", nargs=2, metavar=("A", "B"), help="what to call the networks")
-    two.add_argument(
-        "--shift", nargs=2, type=int, default=(3, 5), metavar=("DY", "DX"), help="shift (3 5)"
-    )
-    two.add_argument(
-        "--kind", choices=("circular", "standard"), default="circular", help="(circular)"
-    )
-    _add_images(two)
+    shift: Any = {"nargs": 2, "type": int, "default": (3, 5), "metavar": ("DY", "DX")}
+    two.add_argument("--shift", help="shift (3 5)", **shift)
+    two.add_argument("--kind", choices=KINDS, default=KINDS[0], help="(circular)")
+    add_images(two, "4", 4, "as they are")
     one = _add(kinds, "components", "components at a layer: blue the kept one, red the largest")
     one.add_argument("first", metavar="CKPT", help=FILES)
     one.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
-    _add_images(one)
+    add_images(one, "4", 4, "as they are")
     taps = _add(kinds, "filters", "first filters of a learned selector")
     taps.add_argument("first", metavar="CKPT", help=FILES)
     taps.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
@@ -44,8 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Draw one figure and say where it is."""
-    if not args.out.parent.is_dir():
-        raise FileNotFoundError(f"no folder {args.out.parent} to write {args.out.name} to.")
+    check_parent(args.out)
     print(f"figure: {_DRAW[args.figure](args)}")
     return 0
 
@@ -59,15 +68,6 @@ def _add(kinds: Any, name: str, text: str) -> Any:
     return parser
 
 
-def _add_images(parser: Any) -> None:
-    add = parser.add_argument
-    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
-    add("--num-images", type=int, default=4, metavar="N", help="how many of them (4)")
-    add("--size", type=int, metavar="PX", help="resize and crop to this (as they are)")
-    add("--mean", type=float, nargs=3, help="mean per channel (that of the run's data)")
-    add("--std", type=float, nargs=3, help="deviation per channel (that of the run's data)")
-
-
 class _Images(NamedTuple):
     """Normalised images ``(3, H, W)``, and the same to be drawn, uint8."""
 
@@ -76,13 +76,6 @@ class _Images(NamedTuple):
 
 
 def _segmentation(args: argparse.Namespace) -> Path:
-    from trueshift.report.segmentation import (
-        common_multiple,
-        masks_under_shift,
-        qualitative_figure,
-        shown_region,
-    )
-
     networks = [_load(name) for name in (args.first, args.second)]
     names = args.names or _names(args.first, args.second)
     if names[0] == names[1]:
@@ -94,17 +87,13 @@ def _segmentation(args: argparse.Namespace) -> Path:
         for name, one in zip(names, networks, strict=True)
     }
     shown = [shown_region(picture, shift, args.kind) for picture in images.pictures]
-    for name, found in masks.items():
-        share = sum(float(one.changed.double().mean()) for one in found) / len(found)
+    for name, pairs in masks.items():
+        share = sum(float(pair.changed.double().mean()) for pair in pairs) / len(pairs)
         print(f"{name}: {share:.2%} of pixels changed")
     return qualitative_figure(shown, masks, args.out)
 
 
 def _components(args: argparse.Namespace) -> Path:
-    from trueshift.audit.probes import watch_layer
-    from trueshift.models.anysize import extend
-    from trueshift.report.figures import components_figure
-
     loaded, images = _load(args.first), _images(args)
     sizes = {tuple(x.shape) for x in images.inputs}
     if len(sizes) > 1:
@@ -117,9 +106,6 @@ def _components(args: argparse.Namespace) -> Path:
 
 
 def _filters(args: argparse.Namespace) -> Path:
-    from trueshift.audit.probes import selecting_layers
-    from trueshift.report.figures import filters_figure
-
     layers = {
         name: layer.selector
         for name, layer in selecting_layers(_load(args.first).model).items()
@@ -157,30 +143,23 @@ def _name(path: str) -> str:
     return file.parts[-4] if named else file.stem
 
 
-def _largest(seen: Any) -> Tensor:
-    from trueshift.functional import polyphase_split
-
+def _largest(seen: Seen) -> Tensor:
     return polyphase_split(seen.x, seen.stride).flatten(2).norm(dim=2).argmax(1)
 
 
 def _images(args: argparse.Namespace) -> _Images:
     mean, std = (args.mean, args.std) if args.mean and args.std else _normalisation(args.first)
-    mean, std = (torch.tensor(values)[:, None, None] for values in (mean, std))
-    if args.images is None:
-        from trueshift.data import make_shapes
-
-        size = args.size or 64
-        print(f"no --images given: built-in pictures of {size} px", file=sys.stderr)
-        pictures = list(make_shapes(args.num_images, size, seed=3)[0])
-    else:
-        from trueshift.audit.folder import read_pictures
-
-        pictures = read_pictures(args.images, args.size, args.num_images)
+    mean, std = (
+        torch.tensor(per_channel(option, values, 3))[:, None, None]
+        for option, values in (("--mean", mean), ("--std", std))
+    )
+    size = args.size or (64 if args.images is None else None)
+    pictures = read_images(args.images, args.num_images, size, seed=3)
     return _Images([(x / 255 - mean) / std for x in pictures], pictures)
 
 
 def _normalisation(checkpoint: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return mean and deviation of the data that a run was trained on, as its config tells."""
+    """Return mean and deviation of the data of a run, as its configuration says."""
     try:
         kind, _ = data_of(Path(checkpoint))
         return kind.mean, kind.std

@@ -32,10 +32,11 @@ from lightning.pytorch.cli import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
-from trueshift.cli.runs import drop_unstarted  # noqa: E402
+from trueshift.cli.runs import drop_unstarted, set_aside  # noqa: E402
 from trueshift.cli.short_forms import CHECKPOINTS, RUN_FOLDER, Asked, expand  # noqa: E402
-from trueshift.report.tested import WriteReport, set_aside  # noqa: E402
+from trueshift.report.html import write_html  # noqa: E402
 from trueshift.training import (  # noqa: E402
+    AuditTested,
     NetworkModule,
     PlainProgress,
     SaveOnInterrupt,
@@ -44,7 +45,7 @@ from trueshift.training import (  # noqa: E402
 )
 
 _RUN_HELP = (
-    "Short forms: --ckpt FILE also takes the configuration that was saved beside the checkpoint."
+    "Short forms: --ckpt FILE also takes the configuration that was saved next to the checkpoint."
 )
 HELP = {
     "fit": (
@@ -55,7 +56,7 @@ HELP = {
     "validate": f"Validate a checkpoint. {_RUN_HELP}",
     "test": (
         "Test a checkpoint: accuracy or mIoU and consistency under shifts, written to results.json"
-        " in the run folder, and beside it report.html: what shifts do to a few of the images"
+        " in the run folder, and next to it report.html: what shifts do to a few of the images"
         f" (leave it out: --no-report). {_RUN_HELP}"
     ),
     "predict": f"Predict labels or masks and write them to the run folder. {_RUN_HELP}",
@@ -103,7 +104,7 @@ class _Run:
     def __init__(self, asked: Asked) -> None:
         self.folder = asked.folder
         self.on_interrupt = SaveOnInterrupt(self.folder / CHECKPOINTS)
-        self.report = WriteReport(self.folder) if asked.report else None
+        self.audit = AuditTested() if asked.report else None
 
     def checkpoint(self, name: str) -> Path:
         return self.folder / CHECKPOINTS / f"{name}.ckpt"
@@ -121,8 +122,11 @@ def _say_what_next(verb: str, run: _Run) -> None:
         print(f"to test it: trueshift test --ckpt {shlex.quote(str(last))}")
     if verb in ("test", "predict") and run.folder.is_dir():
         print(f"written to: {run.folder}")
-    if run.report is not None and run.report.path is not None:
-        print(f"report, to open in a browser: {run.report.path}")
+    if run.audit is not None and run.audit.result is not None:
+        path = run.folder / "report.html"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        set_aside(path)
+        print(f"report, to open in a browser: {write_html(run.audit.result, path)}")
 
 
 def _quiet() -> None:
@@ -190,7 +194,7 @@ class _CLI(LightningCLI):
         return kwargs
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer with what every run has, unless the configuration says otherwise."""
+        """Build the trainer with what every run has; the configuration comes first."""
         config = self.config_init[self.subcommand].trainer
         if self.subcommand == "fit" and config.logger in (None, True):
             kwargs["logger"] = self._loggers()
@@ -202,7 +206,10 @@ class _CLI(LightningCLI):
         kwargs["callbacks"] = [*_as_list(config.callbacks), *self._callbacks(config)]
         if config.enable_model_summary is None:
             kwargs["enable_model_summary"] = False
-        return super().instantiate_trainer(**kwargs)
+        try:
+            return super().instantiate_trainer(**kwargs)
+        except (MisconfigurationException, ValueError) as error:  # Lightning's, on a wrong value
+            raise ValueError(f"trainer: {error}") from error
 
     def _loggers(self) -> list[Logger]:
         folder = self.run.folder
@@ -223,7 +230,7 @@ class _CLI(LightningCLI):
         if self.subcommand == "test":
             self._dump_config()
             callbacks.append(WriteResults(self.config_dump, self.run.folder))
-            callbacks += [] if self.run.report is None else [self.run.report]
+            callbacks += [] if self.run.audit is None else [self.run.audit]
         if self.subcommand == "predict":
             callbacks.append(WritePredictions(self.run.folder))
         if self.subcommand != "fit" or config.fast_dev_run:

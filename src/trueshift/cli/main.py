@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import platform
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from trueshift import __version__
+from trueshift.cli.errors import is_users
+from trueshift.cli.verbs import COMMANDS, LIGHTNING, import_verb
 from trueshift.memory import keep_memory
-
-
-class Command(NamedTuple):
-    """A verb: the module that holds ``configure(parser)`` and ``run(args)``, and one line of help.
-
-    Modules are imported only when their verb is called, so that ``trueshift --help`` is quick.
-    """
-
-    module: str
-    help: str
-
-
-COMMANDS = {
-    "quickstart": Command(
-        "trueshift.cli.quickstart", "train six small networks on built-in data and compare them"
-    ),
-    "fit": Command("trueshift.cli.lightning", "train a network from a recipe"),
-    "validate": Command("trueshift.cli.lightning", "validate a checkpoint"),
-    "test": Command("trueshift.cli.lightning", "test a checkpoint: accuracy and consistency"),
-    "sweep": Command("trueshift.cli.sweep", "train and test recipes with several seeds"),
-    "predict": Command("trueshift.cli.lightning", "predict labels or masks"),
-    "audit": Command("trueshift.cli.audit", "see how much a network changes when images move"),
-    "demo": Command("trueshift.cli.demo", "drag an image in the browser, see two networks answer"),
-    "figure": Command("trueshift.cli.figure", "draw masks, components and filters of checkpoints"),
-    "norms": Command("trueshift.cli.norms", "see whether learned selectors choose"),
-    "table": Command("trueshift.cli.table", "put results beside the paper's"),
-    "bench": Command("trueshift.cli.bench", "parameters, speed and memory of whole networks"),
-    "export": Command("trueshift.cli.export", "write a network as ONNX or pt2, and check the file"),
-    "data": Command("trueshift.cli.data", "get a data set and check it"),
-    "recipes": Command("trueshift.cli.recipes", "list or copy the recipes"),
-    "completion": Command("trueshift.cli.completion", "print tab completion for a shell"),
-}
-LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,6 +21,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 a check failed, 2 wrong usage or input, 130 interrupted.
+
+    Raises:
+        Exception: Whatever is not the user's to fix (see :func:`trueshift.cli.errors.is_users`);
+            Python then prints the traceback and exits with code 1.
     """
     if argv is None:  # a process of our own
         keep_memory()
@@ -63,8 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     verb = words[0] if words and words[0] in COMMANDS else None
     try:
         if verb in LIGHTNING:
-            module = importlib.import_module(COMMANDS[verb].module)
-            return int(module.main(verb, words[1:]))
+            return int(import_verb(verb).main(verb, words[1:]))
         parser = _parser(verb)
         args = parser.parse_args(words)
         if verb is None:
@@ -74,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return 130
-    except (ImportError, OSError, TypeError, ValueError) as error:
-        if debug:
+    except Exception as error:
+        if debug or not is_users(error):
             raise
         print(f"trueshift {verb}: error: {error}", file=sys.stderr)
         return 2
@@ -108,10 +78,10 @@ def _parser(*verbs_to_configure: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="show versions and devices")
     parser.add_argument("--debug", action="store_true", help="show the whole traceback of errors")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for name, command in COMMANDS.items():
-        sub = verbs.add_parser(name, help=command.help, description=command.help)
+    for name, text in COMMANDS.items():
+        sub = verbs.add_parser(name, help=text, description=text)
         if name in verbs_to_configure:
-            module = importlib.import_module(command.module)
+            module = import_verb(name)
             module.configure(sub)
             sub.set_defaults(run=module.run)
     return parser

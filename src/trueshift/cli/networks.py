@@ -113,7 +113,7 @@ def _torchvision(builder: str, name: str) -> Loaded:
     if "weights_backbone" in inspect.signature(models.get_model_builder(builder)).parameters:
         options["weights_backbone"] = None  # the default would download
     named = [weights.meta.get("categories") for weights in models.get_model_weights(builder)]
-    names = next((tuple(found) for found in named if found), None)
+    names = next((tuple(categories) for categories in named if categories), None)
     return Loaded(models.get_model(builder, **options), name, 3, 224, class_names=names)
 
 
@@ -127,29 +127,30 @@ def _timm(builder: str, name: str) -> Loaded:
         raise ImportError('timm networks need timm: pip install "trueshift[vision]".') from error
     check_choice("audit", "timm network", builder, timm.list_models())
     model = timm.create_model(builder, pretrained=False)
-    told: Any = model.pretrained_cfg
-    channels, size, _ = told.get("input_size", (3, 224, 224))
+    config: Any = model.pretrained_cfg
+    channels, size, _ = config.get("input_size", (3, 224, 224))
     names = None
-    if told.get("num_classes") == 1000:  # the labels of ImageNet
+    if config.get("num_classes") == 1000:  # the labels of ImageNet
         from timm.data.imagenet_info import ImageNetInfo
 
-        found = ImageNetInfo()
-        names = tuple(found.index_to_description(k, detailed=False) for k in range(1000))
-    return Loaded(model, name, channels, size, told.get("mean"), told.get("std"), names)
+        labels = ImageNetInfo()
+        names = tuple(labels.index_to_description(k, detailed=False) for k in range(1000))
+    return Loaded(model, name, channels, size, config.get("mean"), config.get("std"), names)
 
 
 def _factory(path: str, attribute: str, name: str) -> Loaded:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` does
     try:
-        found = getattr(importlib.import_module(path), attribute)
+        module = importlib.import_module(path)
     except ImportError as error:
         raise ImportError(f"{name}: cannot import {path} ({error}).") from error
-    except AttributeError as error:
-        raise ValueError(f"{name}: {path} has no {attribute}.") from error
-    model = found if isinstance(found, nn.Module) else found()
+    if not hasattr(module, attribute):
+        raise ValueError(f"{name}: {path} has no {attribute}.")
+    given = getattr(module, attribute)
+    model = given if isinstance(given, nn.Module) else given()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
+        raise ValueError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
     return Loaded(model, name, _channels(model))
 
 

@@ -41,12 +41,12 @@ def run(args: argparse.Namespace) -> int:
     data.setup("test")
     loader = data.test_dataloader()
     total = len(loader) if args.limit is None else min(args.limit, len(loader))
-    with Progress("norms", "batches") as progress:
+    with Progress("norms") as progress:
 
         def batches() -> Iterator[Any]:
             for done, batch in enumerate(itertools.islice(loader, total), 1):
                 yield batch
-                progress(done, total)
+                progress("norms", done / total, f"{done} of {total} batches")
 
         selection = diagnose_selectors(network, batches(), args.draws, phases=args.phases)
     accuracy = "" if selection.accuracy is None else f", accuracy {selection.accuracy:.2%}"

@@ -1,43 +1,69 @@
-"""How far long work has come."""
+"""Progress of long work: bars on a terminal, elsewhere a plain line now and then."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Any, Self
-
-_SECONDS = 10  # between lines
+from collections.abc import Sequence
+from typing import Any
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line now and then. Call it with how many are done, of all.
+    """Show how far some tasks are, on stderr, as a context manager.
 
     Args:
-        name: What runs.
-        unit: What is counted.
+        *tasks: What they are called.
+        every_seconds: Without a terminal: time between two lines of a task. A line is printed only
+            if its text is a new one.
     """
 
-    def __init__(self, name: str, unit: str) -> None:
-        self.name, self.unit = name, unit
-        self.bar: Any = None
-        self.told = time.monotonic()
+    def __init__(self, *tasks: str, every_seconds: float = 10.0) -> None:
+        self.every_seconds = every_seconds
+        self._lines = {name: (time.monotonic(), "") for name in tasks}  # when and what, last
+        self._bars: Any = None
+        self._ids: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Progress:
         if sys.stderr.isatty():
-            from rich import progress
-            from rich.console import Console
-
-            self.bar = progress.Progress(console=Console(stderr=True), transient=True).__enter__()
-            self.task = self.bar.add_task(self.name, total=1.0)
+            self._bars, self._ids = _rich_bars(list(self._lines))
+            self._bars.start()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        if self._bars is not None:
+            self._bars.stop()
 
-    def __call__(self, done: int, total: int) -> None:
-        if self.bar is not None:
-            self.bar.update(self.task, completed=done, total=total)
-        elif time.monotonic() - self.told > _SECONDS:
-            self.told = time.monotonic()
-            print(f"{self.name}: {done} of {total} {self.unit}", file=sys.stderr, flush=True)
+    def __call__(self, task: str, share: float | None, text: str) -> None:
+        """Say how far a task is.
+
+        Args:
+            task: Its name.
+            share: Share of the work that is done; None if that is not known.
+            text: What it does now.
+        """
+        if self._bars is not None:
+            bar = self._ids[task]
+            self._bars.start_task(bar)
+            total = None if share is None else 1.0
+            self._bars.update(bar, total=total, completed=share or 0.0, text=text)
+            if share == 1:
+                self._bars.stop_task(bar)
+            return
+        last_time, last_text = self._lines[task]
+        if text != last_text and time.monotonic() - last_time >= self.every_seconds:
+            print(f"{task}: {text}", file=sys.stderr, flush=True)
+            self._lines[task] = time.monotonic(), text
+
+
+def _rich_bars(tasks: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    columns = ("{task.description:18}", BarColumn(), TextColumn("{task.fields[text]}"))
+    bars = Bars(
+        *columns, TimeElapsedColumn(), console=Console(stderr=True), transient=len(tasks) == 1
+    )
+    return bars, {
+        name: bars.add_task(name, start=False, total=1.0, text="waiting") for name in tasks
+    }

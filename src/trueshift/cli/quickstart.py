@@ -7,18 +7,18 @@ import dataclasses
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
+from trueshift.cli.progress import Progress
 from trueshift.cli.runs import new_folder
-from trueshift.report.quickstart import (
+from trueshift.quickstart import (
     HEADS,
     TITLES,
+    Budget,
+    quickstart,
+    read_budget,
     table_rows,
-    write_pictures,
-    write_report,
-    write_table,
+    write_all,
 )
-from trueshift.training.quickstart import ROWS, Budget, quickstart, read_budget
 
 _BUDGET = {
     "epochs": "passes over the training pictures",
@@ -45,63 +45,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train, test, print the table and say where everything is."""
-    names = {field.name for field in dataclasses.fields(Budget)}
-    asked = {key: value for key, value in vars(args).items() if key in names and value is not None}
+    given = {name: getattr(args, name) for name in _BUDGET if getattr(args, name) is not None}
     folder = args.resume or new_folder(args.runs / "quickstart")
-    begun = read_budget(folder) if args.resume else Budget()
-    budget = dataclasses.replace(begun, **asked)
+    budget = dataclasses.replace(read_budget(folder) if args.resume else Budget(), **given)
     start = time.monotonic()
     try:
-        with _progress() as tell:
-            results = quickstart(folder, budget, tell)
+        with Progress(*TITLES.values(), every_seconds=0) as progress:
+            results = quickstart(
+                folder, budget, lambda name, share, text: progress(TITLES[name], share, text)
+            )
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         print(f"\nstopped. To go on: trueshift quickstart --resume {folder}", file=sys.stderr)
         return 130
-    write_table(results, folder)
-    pictures = write_pictures(folder, list(results), budget.seed)
-    report = write_report(folder, budget.seed)
+    *pictures, report = write_all(results, folder, budget.seed)
     _print_table(table_rows(results))
     print(f"\n{time.monotonic() - start:.0f} s. Table, networks and curves: {folder}")
     for picture in pictures:
         print(f"picture: {picture}")
     print(f"report, to open in a browser: {report}")
     return 0
-
-
-class _progress:
-    """A bar on a terminal, a line per epoch elsewhere."""
-
-    bar: Any = None
-
-    def __enter__(self) -> Any:
-        if not sys.stdout.isatty():
-            self.last: dict[str, str] = {}
-            return self._line
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = ("{task.description:18}", BarColumn(), TextColumn("{task.fields[word]}"))
-        self.bar = Progress(*columns, TimeElapsedColumn()).__enter__()
-        self.tasks = {
-            name: self.bar.add_task(TITLES[name], total=1.0, word="waiting", start=False)
-            for name in ROWS
-        }
-        return self._move
-
-    def __exit__(self, *error: Any) -> None:
-        if self.bar is not None:
-            self.bar.__exit__(*error)
-
-    def _move(self, name: str, share: float, word: str) -> None:
-        task = self.tasks[name]
-        self.bar.start_task(task)
-        self.bar.update(task, completed=share, word=word)
-        if share >= 1:
-            self.bar.stop_task(task)
-
-    def _line(self, name: str, share: float, word: str) -> None:
-        if self.last.get(name) != word:
-            print(f"{TITLES[name]}: {word}", flush=True)
-        self.last[name] = word
 
 
 def _print_table(rows: list[tuple[str, ...]]) -> None:

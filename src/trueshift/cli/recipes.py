@@ -26,10 +26,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the names; copy the files if asked."""
     root = recipes_folder()
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.yaml"))
-    found = fnmatch.filter(names, f"*{args.pattern}*")
-    if not found:
+    matching = fnmatch.filter(names, f"*{args.pattern}*")
+    if not matching:
         raise FileNotFoundError(f"no recipe matches {args.pattern!r}. Without it all are listed.")
-    for name in found:
+    for name in matching:
         title = (root / name).read_text().partition("\n")[0].removeprefix("# ")
         print(f"{name}  {title}")
         if args.copy is not None:

@@ -1,4 +1,4 @@
-"""Where runs are kept, in folders that are counted up, and what such a folder tells."""
+"""Run folders: their numbers, their files, and the data that a run was trained on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,13 @@ def drop_unstarted(folder: Path) -> None:
         folder.rmdir()
 
 
+def set_aside(path: Path) -> None:
+    """Rename a file, if it is there, to one with a number: ``a.csv`` becomes ``a.0.csv``."""
+    if path.is_file():
+        number = len(list(path.parent.glob(f"{path.stem}.*{path.suffix}")))
+        path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+
+
 def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
     """Return the data module that a checkpoint was trained with, and its arguments."""
     config = checkpoint.parent.parent / "config.yaml"
@@ -29,8 +36,8 @@ def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
         raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
     import yaml
 
-    told = yaml.safe_load(config.read_text()).get("data") or {}
-    if "class_path" not in told:
-        raise ValueError(f"{config} does not tell the data: pass a checkpoint of trueshift fit.")
-    module, _, name = told["class_path"].rpartition(".")
-    return getattr(importlib.import_module(module), name), told.get("init_args") or {}
+    data = yaml.safe_load(config.read_text()).get("data") or {}
+    if "class_path" not in data:
+        raise ValueError(f"{config} does not name the data: pass a checkpoint of trueshift fit.")
+    module, _, name = data["class_path"].rpartition(".")
+    return getattr(importlib.import_module(module), name), data.get("init_args") or {}

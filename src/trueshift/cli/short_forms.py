@@ -50,20 +50,20 @@ def expand(verb: str, words: list[str]) -> Asked:
 
 
 def _configuration(checkpoint: str) -> list[str]:
-    """Return the words that load a checkpoint with the configuration saved beside it."""
+    """Return the words that load a checkpoint with the configuration saved next to it."""
     if not Path(checkpoint).is_file():
         raise FileNotFoundError(f"no checkpoint {checkpoint}.")
     config = _folder_of(checkpoint) / CONFIG
     if not config.is_file():
         raise FileNotFoundError(
-            f"no {config} beside {checkpoint}, so the network is not known."
+            f"no {config} next to {checkpoint}, so the network is not known."
             f" Pass --config FILE --ckpt_path {checkpoint}."
         )
     return ["--config", str(config), "--ckpt_path", checkpoint]
 
 
 def _find_folder(words: list[str], root: Path) -> Path:
-    if RUN_FOLDER in os.environ:  # a process that Lightning started beside the first one
+    if RUN_FOLDER in os.environ:  # a process that Lightning started in addition to the first
         return Path(os.environ[RUN_FOLDER])
     checkpoint = _last_value(words, "--ckpt_path")
     if checkpoint not in (None, "null"):
@@ -101,6 +101,6 @@ def _take(words: list[str], option: str) -> str | None:
 
 def _last_value(words: list[str], option: str) -> str | None:
     rest, value = list(words), None
-    while (found := _take(rest, option)) is not None:
-        value = found
+    while (taken := _take(rest, option)) is not None:
+        value = taken
     return value

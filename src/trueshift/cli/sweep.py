@@ -42,8 +42,8 @@ class Job:
 
     def newest(self, file: str) -> Path | None:
         """Return the newest ``file`` in a folder of this job's runs."""
-        found = self.root.rglob(f"{self.recipe.stem}/*/{file}")
-        return max(found, key=lambda path: path.stat().st_mtime, default=None)
+        files = self.root.rglob(f"{self.recipe.stem}/*/{file}")
+        return max(files, key=lambda path: path.stat().st_mtime, default=None)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -100,10 +100,10 @@ def _finish(job: Job, jobs: int) -> bool:
     print(f"{job.name}: testing", flush=True)
     if last is None or not _trueshift(["test", "--ckpt", str(last)], job, jobs):
         return False
-    found = job.newest(RESULTS)
-    metrics = json.loads(found.read_text())["metrics"] if found else {}
+    results = job.newest(RESULTS)
+    metrics = json.loads(results.read_text())["metrics"] if results else {}
     print(f"{job.name}: " + ", ".join(f"{k} {v:.4f}" for k, v in metrics.items()), flush=True)
-    return found is not None
+    return results is not None
 
 
 def _trueshift(words: list[str], job: Job, jobs: int) -> bool:
@@ -117,7 +117,7 @@ def _trueshift(words: list[str], job: Job, jobs: int) -> bool:
 
 
 def _copy(job: Job, target: Path) -> None:
-    found = job.newest(RESULTS)
-    if found is not None and not target.exists():
+    results = job.newest(RESULTS)
+    if results is not None and not target.exists():
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(found, target)
+        shutil.copyfile(results, target)

@@ -1,4 +1,4 @@
-"""``trueshift table``: the paper's tables with our numbers beside the paper's."""
+"""``trueshift table``: the paper's tables with our numbers next to the paper's."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trueshift.benchmark.meters import medians
+from trueshift.bench.meters import medians
 from trueshift.export.write import Exported, load
 from trueshift.shifts import circular_shift
 

@@ -107,8 +107,7 @@ def _add_masks(card: dict[str, Any], example: Example, result: AuditResult) -> N
 def mask_rows(results: list[AuditResult]) -> dict[str, Any] | None:
     """Return the worst image at a few shifts and the masks of every network, moved back.
 
-    Pixels whose label is not that of the unshifted image are red, as in
-    :func:`trueshift.report.figures.masks_figure`.
+    Pixels whose label is not that of the unshifted image are red.
 
     Returns:
         Heads, images and a row for each network; None if there are no masks.
@@ -121,8 +120,8 @@ def mask_rows(results: list[AuditResult]) -> dict[str, Any] | None:
     for result in results:
         twin = next((e for e in result.examples if e.index == example.index), None)
         if twin is not None and result.view == first.view:
-            found = [_changed(twin, result, result.view.index(shift)) for shift in shifts]
-            rows.append((result.name, found))
+            masks = [_changed(twin, result, result.view.index(shift)) for shift in shifts]
+            rows.append((result.name, masks))
     return {
         "index": example.index,
         "heads": [shift_text(shift) for shift in shifts],

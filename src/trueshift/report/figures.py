@@ -1,21 +1,18 @@
-"""The paper's figures, drawn with matplotlib: components, selector filters, moving masks."""
+"""The paper's figures, drawn with matplotlib: components and selector filters."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from trueshift._validate import Stride, check_map, check_phase, stride_per_axis
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector
-from trueshift.report.images import CHANGED, colour_mask
-from trueshift.shifts import circular_shift
+from trueshift.report.pictures import picture_grid, save_figure
 
 CHOSEN, LARGEST = "#1f6feb", "#d1242f"  # blue and red, as in the paper
 
@@ -31,11 +28,8 @@ def components_figure(
     Args:
         x: Maps ``(B, C, H, W)`` with sizes divisible by the stride; a row each.
         phase: Hard phase ``(B,)``, what a layer returns with ``return_phase=True``.
-        path: Picture to write.
+        path: Picture to write; it is returned.
         stride: Sampling factor.
-
-    Returns:
-        The path.
     """
     check_map("components_figure", x, 2)
     steps = stride_per_axis("components_figure", stride, 2)
@@ -46,7 +40,7 @@ def components_figure(
         raise ValueError("components_figure: phase must be hard, int64 (B,). Use eval mode.")
     largest = components.flatten(2).norm(dim=2).argmax(1)
     grey = components.mean(2).cpu()  # (B, P, h, w)
-    figure, axes = _grid(num_images, num_phases, 1.5)
+    figure, axes = picture_grid(num_images, num_phases, 1.5)
     for b in range(num_images):
         low, high = float(grey[b].min()), float(grey[b].max())
         for k in range(num_phases):
@@ -58,7 +52,7 @@ def components_figure(
                 _box(panel, LARGEST, inset=0.0)
             if k == int(phase[b]):
                 _box(panel, CHOSEN, inset=0.06 if k == int(largest[b]) else 0.0)
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def filters_figure(
@@ -68,11 +62,8 @@ def filters_figure(
 
     Args:
         selector: A 2-D selector.
-        path: Picture to write.
+        path: Picture to write; it is returned.
         channel: Input channel to show; None shows the mean over all.
-
-    Returns:
-        The path.
     """
     if not isinstance(selector, ConvSelector) or selector.dim != 2:
         raise TypeError(
@@ -87,93 +78,18 @@ def filters_figure(
     columns = min(len(taps), 8)
     rows = math.ceil(len(taps) / columns)
     largest = float(taps.abs().max())
-    figure, axes = _grid(rows, columns, 0.9)
+    figure, axes = picture_grid(rows, columns, 0.9)
     for k, panel in enumerate(panel for row in axes for panel in row):
         if k < len(taps):
             panel.imshow(taps[k].numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest)
         else:
             panel.set_axis_off()
-    return _save(figure, path)
-
-
-def masks_figure(
-    image: Tensor,
-    shifts: Sequence[tuple[int, int]],
-    masks: dict[str, Tensor],
-    path: str | os.PathLike[str],
-) -> Path:
-    """Draw a segmentation under circular shifts: images, and each network's masks, moved back.
-
-    Pixels whose label is not that of the first shift are drawn in red.
-
-    Args:
-        image: uint8 ``(3, H, W)``, unshifted.
-        shifts: Shifts (dy, dx), the first one to compare with.
-        masks: Network to the labels ``(len(shifts), H, W)`` that it gives for the shifted images.
-        path: Picture to write.
-
-    Returns:
-        The path.
-    """
-    for name, found in masks.items():
-        if found.shape != (len(shifts), *image.shape[1:]):
-            raise ValueError(
-                f"masks_figure: masks of {name!r} must have shape"
-                f" {(len(shifts), *image.shape[1:])}, got {tuple(found.shape)}."
-            )
-    figure, axes = _grid(1 + len(masks), len(shifts), 1.5)
-    for k, shift in enumerate(shifts):
-        axes[0][k].imshow(circular_shift(image, *shift).permute(1, 2, 0).numpy())
-        axes[0][k].set_title(f"{shift[0]}, {shift[1]}", fontsize=8)
-    for row, (name, found) in enumerate(masks.items(), start=1):
-        back = [
-            circular_shift(mask, -dy, -dx) for mask, (dy, dx) in zip(found, shifts, strict=True)
-        ]
-        axes[row][0].set_ylabel(name, fontsize=8)
-        for k, mask in enumerate(back):
-            changed = mask != back[0]
-            picture = colour_mask(mask.long().cpu()).permute(1, 2, 0).clone()
-            picture[changed] = torch.tensor(CHANGED, dtype=torch.uint8)
-            axes[row][k].imshow(picture.numpy())
-            axes[row][k].set_xlabel(f"{float(changed.double().mean()):.1%} changed", fontsize=7)
-    return _save(figure, path)
-
-
-def _grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[Any]]]:
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError('figures need matplotlib: pip install "trueshift[report]".') from error
-    figure = Figure(figsize=(max(columns * size, 2), rows * size + 0.3), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.subplots(rows, columns, squeeze=False)
-    for panel in axes.flat:
-        panel.set_xticks([])
-        panel.set_yticks([])
-    return figure, [list(row) for row in axes]
+    return save_figure(figure, path)
 
 
 def _box(panel: Any, colour: str, inset: float) -> None:
     from matplotlib.patches import Rectangle
 
     side = 1 - 2 * inset
-    panel.add_patch(
-        Rectangle(
-            (inset, inset),
-            side,
-            side,
-            transform=panel.transAxes,
-            fill=False,
-            edgecolor=colour,
-            linewidth=4,
-        )
-    )
-
-
-def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
-    figure.savefig(path, dpi=150)
-    return path
+    style: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": 4}
+    panel.add_patch(Rectangle((inset, inset), side, side, transform=panel.transAxes, **style))

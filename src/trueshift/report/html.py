@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trueshift import __version__
+from trueshift._files import check_parent
 from trueshift.audit.results import AuditResult, Measurement
 from trueshift.report.examples import example_data, mask_rows, worst_cards
 from trueshift.report.images import data_uri, heat_picture, signed_picture
@@ -38,8 +40,7 @@ def write_html(
         The path.
     """
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"write_html: no folder {path.parent} to write {path.name} to.")
+    check_parent(path)
     if other is not None:
         _check_same(result, other)
     path.write_text(render(result, other), encoding="utf-8")
@@ -48,22 +49,9 @@ def write_html(
 
 def render(result: AuditResult, other: AuditResult | None = None) -> str:
     """Return the report as text; arguments as for :func:`write_html`."""
-    try:
-        import jinja2
-    except ImportError as error:
-        message = 'the HTML report needs jinja2: pip install "trueshift[report]".'
-        raise ImportError(message) from error
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"percent": percent, "number": number, "shift": shift_text}
     results = [result] if other is None else [result, other]
     lowest = _lowest(results)
-    return environment.get_template(_TEMPLATE).render(
+    return template(_TEMPLATE).render(
         results=results,
         verdicts=[_unbroken(verdict(one)) for one in results],
         breaks=[break_text(one) for one in results],
@@ -80,14 +68,26 @@ def render(result: AuditResult, other: AuditResult | None = None) -> str:
         worst=worst_cards(result),
         moving=mask_rows(results),
         data=_data(results),
-        version=_version(),
+        version=__version__,
     )
 
 
-def _version() -> str:
-    from trueshift import __version__
-
-    return __version__
+def template(name: str) -> Any:
+    """Return a page's template, which lies next to this file."""
+    try:
+        import jinja2
+    except ImportError as error:
+        message = 'the HTML report needs jinja2: pip install "trueshift[report]".'
+        raise ImportError(message) from error
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"percent": percent, "number": number, "shift": shift_text}
+    return environment.get_template(name)
 
 
 def _check_same(a: AuditResult, b: AuditResult) -> None:

@@ -1,4 +1,4 @@
-"""Tables of our own: small budgets, with the paper's numbers beside them where there are any."""
+"""Tables of our own: small budgets, with the paper's numbers where there are any."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _FAST = [
 ]
 CIFAR10_FAST = Table(
     None,
-    "CIFAR-10 in minutes on one core (recipes/cifar10/fast_*.yaml), beside the paper's table 1"
+    "CIFAR-10 in minutes on one core (recipes/cifar10/fast_*.yaml), and the paper's table 1"
     " (ResNet-18, 50,000 images, 250 epochs)",
     {
         "accuracy": "Acc.",

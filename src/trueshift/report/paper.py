@@ -1,4 +1,4 @@
-"""Every number of the paper's tables, as printed there, and how a result of ours is told to belong.
+"""Every number of the paper's tables, as printed there, and which results of ours belong to it.
 
 "Learnable Polyphase Sampling for Shift Invariant and Equivariant Convolutional Networks", NeurIPS
 2022. Fractions are in percent, as in the paper; times in milliseconds.
@@ -75,16 +75,24 @@ NETWORKS = {
 }
 
 
+_RECIPES = {
+    "Baseline": "stride",
+    "DeepLabV3+": "stride",
+    "DDAC*": "ddac",
+    "LPD only": "lpd_only",
+    "LPS (softmax)": "lps_softmax",
+}
+
+
 def _row(
-    folder: str, method: str, antialias: str, network: str, metrics: tuple[str, ...], *values: Any
+    folder: str, metrics: Mapping[str, str], method: str, antialias: str, network: str, *values: Any
 ) -> Row:
-    builder, method_name = NETWORKS[network], METHODS[method]
-    filter_name = FILTERS[antialias]
     data, _, setting = folder.partition("-")
+    builder, filter_name = NETWORKS[network], FILTERS[antialias]
     key: dict[str, Any] = {
         "data": "vocsegmentation" if data == "voc" else data,
         "network": builder,
-        "method": method_name,
+        "method": METHODS[method],
         "antialias": filter_name,
         "padding_mode": "zeros" if setting == "standard" else "circular",
     }
@@ -92,166 +100,124 @@ def _row(
         key["train_rule"] = "softmax" if method == "LPS (softmax)" else "gumbel"
     if data == "voc" and method in ("LPD only", "LPS", "APS"):
         key["up"] = "polyphase" if method == "LPS" else "linear"
+    parts = (builder, setting, _RECIPES.get(method, method.lower()), filter_name)
+    recipe = f"{data}/" + "_".join(part for part in parts if part)
     numbers = dict(zip(metrics, values, strict=True))
-    return Row(
-        method, antialias, network, key, _recipe(folder, builder, method, filter_name), numbers
-    )
+    return Row(method, antialias, network, key, recipe, numbers)
 
 
-def _recipe(folder: str, builder: str, method: str, antialias: str | None) -> str:
-    names = {
-        "Baseline": "stride",
-        "DeepLabV3+": "stride",
-        "DDAC*": "ddac",
-        "LPD only": "lpd_only",
-        "LPS (softmax)": "lps_softmax",
-    }
-    name = names.get(method, method.lower())
-    data, _, setting = folder.partition("-")
-    parts = [builder, setting, name, antialias or ""]
-    return f"{data}/" + "_".join(part for part in parts if part)
+def _table(
+    number: str, folder: str, caption: str, metrics: Mapping[str, str], *rows: tuple[Any, ...]
+) -> Table:
+    """Build a table; a row is method, filter, network and a value for each metric."""
+    return Table(number, caption, metrics, tuple(_row(folder, metrics, *row) for row in rows))
 
 
-def _rows(
-    folder: str, metrics: tuple[str, ...], *rows: tuple[Any, ...], network: str | None = None
-) -> tuple[Row, ...]:
-    made = []
-    for method, antialias, *rest in rows:
-        name = network or rest.pop(0)
-        made.append(_row(folder, method, antialias, name, metrics, *rest))
-    return tuple(made)
-
-
-_CIRCULAR = ("accuracy", "circular_consistency")
-_STANDARD = ("accuracy", "shift_consistency")
+_CIRCULAR = {"accuracy": "Acc.", "circular_consistency": "C-Cons."}
+_STANDARD = {"accuracy": "Acc.", "shift_consistency": "S-Cons."}
 _HUNDRED = (100.0, 0.0)
+_R18, _R50, _R101 = "ResNet-18", "ResNet-50", "ResNet-101"
+_DEEPLAB18, _DEEPLAB101 = "DeepLabV3+ ResNet-18", "DeepLabV3+ ResNet-101"
 
-CIFAR10 = Table(
+CIFAR10 = _table(
     "1",
+    "cifar10",
     "ResNet-18 (CIFAR10) top-1 accuracy and circular shift consistency",
-    {"accuracy": "Acc.", "circular_consistency": "C-Cons."},
-    _rows(
-        "cifar10",
-        _CIRCULAR,
-        ("Baseline", "-", (91.44, 0.33), (89.64, 0.39)),
-        ("APS", "-", (94.07, 0.28), _HUNDRED),
-        ("LPS", "-", (94.45, 0.05), _HUNDRED),
-        ("LPF", "Rect-2", (93.1, 0.17), (94.75, 0.43)),
-        ("APS", "Rect-2", (94.38, 0.25), _HUNDRED),
-        ("LPS", "Rect-2", (94.69, 0.06), _HUNDRED),
-        ("LPF", "Tri-3", (93.97, 0.18), (96.74, 0.2)),
-        ("APS", "Tri-3", (94.36, 0.17), _HUNDRED),
-        ("LPS", "Tri-3", (94.8, 0.14), _HUNDRED),
-        ("LPF", "Bin-5", (94.43, 0.15), (98.34, 0.15)),
-        ("APS", "Bin-5", (94.44, 0.19), _HUNDRED),
-        ("LPS", "Bin-5", (94.49, 0.1), _HUNDRED),
-        ("DDAC", "Adapt-3", (93.17, 0.19), (95.13, 0.15)),
-        ("APS", "Adapt-3", (94.42, 0.13), _HUNDRED),
-        ("LPS", "Adapt-3", (94.57, 0.12), _HUNDRED),
-        # The ablation of the appendix; its other row is LPS with Tri-3 above.
-        ("LPS (softmax)", "Tri-3", (93.22, 0.13), _HUNDRED),
-        network="ResNet-18",
-    ),
+    _CIRCULAR,
+    ("Baseline", "-", _R18, (91.44, 0.33), (89.64, 0.39)),
+    ("APS", "-", _R18, (94.07, 0.28), _HUNDRED),
+    ("LPS", "-", _R18, (94.45, 0.05), _HUNDRED),
+    ("LPF", "Rect-2", _R18, (93.1, 0.17), (94.75, 0.43)),
+    ("APS", "Rect-2", _R18, (94.38, 0.25), _HUNDRED),
+    ("LPS", "Rect-2", _R18, (94.69, 0.06), _HUNDRED),
+    ("LPF", "Tri-3", _R18, (93.97, 0.18), (96.74, 0.2)),
+    ("APS", "Tri-3", _R18, (94.36, 0.17), _HUNDRED),
+    ("LPS", "Tri-3", _R18, (94.8, 0.14), _HUNDRED),
+    ("LPF", "Bin-5", _R18, (94.43, 0.15), (98.34, 0.15)),
+    ("APS", "Bin-5", _R18, (94.44, 0.19), _HUNDRED),
+    ("LPS", "Bin-5", _R18, (94.49, 0.1), _HUNDRED),
+    ("DDAC", "Adapt-3", _R18, (93.17, 0.19), (95.13, 0.15)),
+    ("APS", "Adapt-3", _R18, (94.42, 0.13), _HUNDRED),
+    ("LPS", "Adapt-3", _R18, (94.57, 0.12), _HUNDRED),
+    # The ablation of the appendix; its other row is LPS with Tri-3 above.
+    ("LPS (softmax)", "Tri-3", _R18, (93.22, 0.13), _HUNDRED),
 )
 
-IMAGENET_CIRCULAR = Table(
+IMAGENET_CIRCULAR = _table(
     "2",
+    "imagenet-circular",
     "ResNet-18 top-1 classification accuracy and circular consistency on ImageNet",
-    {"accuracy": "Acc.", "circular_consistency": "C-Cons."},
-    _rows(
-        "imagenet-circular",
-        _CIRCULAR,
-        ("Baseline", "-", 64.88, 80.39),
-        ("APS", "-", 67.05, 100.0),
-        ("LPS", "-", 67.39, 100.0),
-        ("LPF", "Rect-2", 67.03, 84.35),
-        ("APS", "Rect-2", 67.6, 100.0),
-        ("LPS", "Rect-2", 68.45, 100.0),
-        ("DDAC", "Adapt-3", 67.6, 77.23),
-        ("APS", "Adapt-3", 69.02, 100.0),
-        ("LPS", "Adapt-3", 69.11, 100.0),
-        network="ResNet-18",
-    ),
+    _CIRCULAR,
+    ("Baseline", "-", _R18, 64.88, 80.39),
+    ("APS", "-", _R18, 67.05, 100.0),
+    ("LPS", "-", _R18, 67.39, 100.0),
+    ("LPF", "Rect-2", _R18, 67.03, 84.35),
+    ("APS", "Rect-2", _R18, 67.6, 100.0),
+    ("LPS", "Rect-2", _R18, 68.45, 100.0),
+    ("DDAC", "Adapt-3", _R18, 67.6, 77.23),
+    ("APS", "Adapt-3", _R18, 69.02, 100.0),
+    ("LPS", "Adapt-3", _R18, 69.11, 100.0),
 )
 
-IMAGENET_STANDARD = Table(
+IMAGENET_STANDARD = _table(
     "3",
+    "imagenet-standard",
     "ResNet-50/101 top-1 classification accuracy and shift consistency on ImageNet",
-    {"accuracy": "Acc.", "shift_consistency": "S-Cons."},
-    _rows(
-        "imagenet-standard",
-        _STANDARD,
-        ("Baseline", "-", "ResNet-50", 76.16, 89.2),
-        ("LPF", "Tri-3", "ResNet-50", 76.83, 90.91),
-        ("LPS", "Tri-3", "ResNet-50", 77.14, 91.43),
-        ("Baseline", "-", "ResNet-101", 77.7, 90.6),
-        ("LPF", "Tri-3", "ResNet-101", 78.4, 91.6),
-        ("LPS", "Tri-3", "ResNet-101", 78.51, 91.69),
-        ("DDAC", "Adapt-3", "ResNet-101", 79.0, 91.8),
-        ("DDAC*", "Adapt-3", "ResNet-101", 78.64, 91.83),
-        ("LPS", "Adapt-3", "ResNet-101", 78.8, 92.4),
-    ),
+    _STANDARD,
+    ("Baseline", "-", _R50, 76.16, 89.2),
+    ("LPF", "Tri-3", _R50, 76.83, 90.91),
+    ("LPS", "Tri-3", _R50, 77.14, 91.43),
+    ("Baseline", "-", _R101, 77.7, 90.6),
+    ("LPF", "Tri-3", _R101, 78.4, 91.6),
+    ("LPS", "Tri-3", _R101, 78.51, 91.69),
+    ("DDAC", "Adapt-3", _R101, 79.0, 91.8),
+    ("DDAC*", "Adapt-3", _R101, 78.64, 91.83),
+    ("LPS", "Adapt-3", _R101, 78.8, 92.4),
 )
 
-VOC_CIRCULAR = Table(
+VOC_CIRCULAR = _table(
     "5",
+    "voc-circular",
     "Semantic segmentation with circular shifts (ResNet-18 with DeepLabV3+) on PASCAL VOC",
     {"miou": "mIoU", "circular_consistency": "mASCC"},
-    _rows(
-        "voc-circular",
-        ("miou", "circular_consistency"),
-        ("DeepLabV3+", "-", 70.03, 95.42),
-        ("LPF", "Rect-2", 71.02, 96.03),
-        ("DDAC", "Adapt-3", 72.28, 95.98),
-        ("APS", "Adapt-3", 72.37, 96.70),
-        ("LPD only", "Adapt-3", 72.47, 96.23),
-        ("LPS", "Adapt-3", 72.37, 100.0),
-        network="DeepLabV3+ ResNet-18",
-    ),
+    ("DeepLabV3+", "-", _DEEPLAB18, 70.03, 95.42),
+    ("LPF", "Rect-2", _DEEPLAB18, 71.02, 96.03),
+    ("DDAC", "Adapt-3", _DEEPLAB18, 72.28, 95.98),
+    ("APS", "Adapt-3", _DEEPLAB18, 72.37, 96.70),
+    ("LPD only", "Adapt-3", _DEEPLAB18, 72.47, 96.23),
+    ("LPS", "Adapt-3", _DEEPLAB18, 72.37, 100.0),
 )
 
-VOC_STANDARD = Table(
+VOC_STANDARD = _table(
     "6",
+    "voc-standard",
     "Semantic segmentation with standard shifts (ResNet-101 with DeepLabV3+) on PASCAL VOC",
     {"miou": "mIoU", "shift_consistency": "mASSC"},
-    _rows(
-        "voc-standard",
-        ("miou", "shift_consistency"),
-        ("DeepLabV3+", "-", 78.5, 95.5),
-        ("LPF", "Tri-3", 79.4, 95.9),
-        ("DDAC", "Adapt-3", 80.3, 96.3),
-        ("DDAC*", "Adapt-3", 80.31, 97.83),
-        ("LPS", "Adapt-3", 80.43, 97.98),
-        network="DeepLabV3+ ResNet-101",
-    ),
+    ("DeepLabV3+", "-", _DEEPLAB101, 78.5, 95.5),
+    ("LPF", "Tri-3", _DEEPLAB101, 79.4, 95.9),
+    ("DDAC", "Adapt-3", _DEEPLAB101, 80.3, 96.3),
+    ("DDAC*", "Adapt-3", _DEEPLAB101, 80.31, 97.83),
+    ("LPS", "Adapt-3", _DEEPLAB101, 80.43, 97.98),
 )
 
 
-def _table_4(*values: tuple[str, str, int, int, float, float]) -> tuple[Row, ...]:
-    return tuple(
-        Row(
-            method,
-            antialias,
-            "ResNet-101",
-            {
-                "network": "resnet101",
-                "method": {"LPD": "lps", "APS": "aps", "Default": "stride"}[method],
-                "antialias": FILTERS[antialias],
-            },
-            None,
-            {"total": total, "pooling": pooling, "batch_ms": (mean, std)},
-        )
-        for method, antialias, total, pooling, mean, std in values
-    )
+def _table_4(method: str, antialias: str, total: int, pooling: int, *milliseconds: float) -> Row:
+    key = {
+        "network": NETWORKS[_R101],
+        "method": {"LPD": "lps", "APS": "aps", "Default": "stride"}[method],
+        "antialias": FILTERS[antialias],
+    }
+    numbers = {"total": total, "pooling": pooling, "batch_ms": milliseconds}
+    return Row(method, antialias, _R101, key, None, numbers)  # type: ignore[arg-type]
 
 
 # Table 4 holds counts and times of the same five networks.
-TABLE_4 = _table_4(
-    ("LPD", "Tri-3", 42_966_730, 446_080, 83.61, 0.19),
-    ("LPD", "Adapt-3", 44_751_034, 2_230_384, 130.69, 0.2),
-    ("Default", "Adapt-3", 44_304_954, 1_784_304, 124.69, 0.25),
-    ("APS", "Tri-3", 42_520_650, 0, 77.68, 0.22),
-    ("Default", "Tri-3", 42_520_650, 0, 68.72, 0.4),
+TABLE_4 = (
+    _table_4("LPD", "Tri-3", 42_966_730, 446_080, 83.61, 0.19),
+    _table_4("LPD", "Adapt-3", 44_751_034, 2_230_384, 130.69, 0.2),
+    _table_4("Default", "Adapt-3", 44_304_954, 1_784_304, 124.69, 0.25),
+    _table_4("APS", "Tri-3", 42_520_650, 0, 77.68, 0.22),
+    _table_4("Default", "Tri-3", 42_520_650, 0, 68.72, 0.4),
 )
 PARAMS = Table(
     "4",

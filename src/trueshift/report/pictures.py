@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from trueshift._files import check_parent
 from trueshift.shifts import circular_shift
 
 _COLOURS = ("#6b7280", "#0ea5e9", "#f59e0b", "#10b981", "#ef4444", "#7c3aed")
@@ -34,13 +36,10 @@ def curves_picture(curves: Sequence[Curve], path: Path) -> Path:
 
     Args:
         curves: One per network.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
     figure, axes = _figure(7, 4)
-    for curve, colour in zip(curves, _cycle(len(curves)), strict=True):
+    for curve, colour in zip(curves, itertools.cycle(_COLOURS), strict=False):
         percent = [100 * value for value in curve.accuracy]
         axes.plot(curve.epochs, percent, label=curve.title, color=colour, marker=".")
     axes.set_xlabel("epoch")
@@ -61,10 +60,7 @@ def shifts_picture(
         image: ``(3, H, W)``, uint8.
         title: What the image shows.
         predictions: Network to its predictions for the image moved by 0, 1, 2, ... pixels.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
     num_shifts = len(next(iter(predictions.values())))
     rows = len(predictions)
@@ -73,11 +69,11 @@ def shifts_picture(
     for i in range(num_shifts):
         moved = circular_shift(image[None], i, i)[0].permute(1, 2, 0).numpy()
         axes.imshow(moved, extent=(i + 0.04, i + 0.96, rows + 0.1, rows + 1.1), aspect="auto")
-    for row, (name, found) in enumerate(predictions.items()):
+    for row, (name, under_shifts) in enumerate(predictions.items()):
         y = rows - 1 - row
         axes.text(-0.15, y + 0.5, name, ha="right", va="center", fontsize=9)
-        for i, one in enumerate(found):
-            _cell(axes, i, y, one, changed=one.label != found[0].label)
+        for i, one in enumerate(under_shifts):
+            _cell(axes, i, y, one, changed=one.label != under_shifts[0].label)
     axes.set_xlim(-3, num_shifts)
     axes.set_ylim(0, rows + 1.1)
     axes.set_axis_off()
@@ -105,7 +101,7 @@ def picture_grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[A
     Returns:
         The figure and its panels, row by row.
     """
-    figure = _empty(columns * size + 0.6, rows * size + 0.3)
+    figure = _empty(max(columns * size + 0.6, 2), rows * size + 0.3)
     axes = figure.subplots(rows, columns, squeeze=False)
     for panel in axes.flat:
         panel.set_xticks([])
@@ -116,8 +112,7 @@ def picture_grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[A
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
     """Write a figure to a folder that exists, and return its path."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"no folder {path.parent} to write {path.name} to.")
+    check_parent(path)
     figure.savefig(path, dpi=150)
     return path
 
@@ -136,7 +131,3 @@ def _empty(width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
-
-
-def _cycle(count: int) -> list[str]:
-    return [_COLOURS[i % len(_COLOURS)] for i in range(count)]

@@ -101,31 +101,29 @@ def qualitative_figure(
     Args:
         images: uint8 ``(3, h, w)``, of the size of their masks.
         masks: Network to its masks, one for each image.
-        path: Picture to write.
-
-    Returns:
-        The path.
+        path: Picture to write; it is returned.
     """
-    for name, found in masks.items():
-        sizes = [tuple(image.shape[1:]) for image in images]
-        if [tuple(one.still.shape) for one in found] != sizes:
+    wanted = [tuple(image.shape[1:]) for image in images]
+    for name, pairs in masks.items():
+        sizes = [tuple(pair.still.shape) for pair in pairs]
+        if sizes != wanted:
             raise ValueError(
                 f"qualitative_figure: the masks of {name!r} must have the sizes of the images"
-                f" {sizes}, got {[tuple(one.still.shape) for one in found]}."
+                f" {wanted}, got {sizes}."
             )
     figure, axes = picture_grid(1 + 2 * len(masks), len(images), 1.5)
     axes[0][0].set_ylabel("input", fontsize=8)
     for panel, image in zip(axes[0], images, strict=True):
         panel.imshow(image.permute(1, 2, 0).numpy())
-    for row, (name, found) in zip(range(1, 1 + 2 * len(masks), 2), masks.items(), strict=True):
+    for row, (name, pairs) in zip(range(1, 1 + 2 * len(masks), 2), masks.items(), strict=True):
         axes[row][0].set_ylabel(f"{name}\non input", fontsize=8)
         axes[row + 1][0].set_ylabel(f"{name}\non shifted", fontsize=8)
-        for column, one in enumerate(found):
-            axes[row][column].imshow(_picture(one.still).numpy())
-            marked = _picture(one.moved)
-            marked[one.changed.cpu() & _chequered(*one.changed.shape)] = _MARK
+        for column, pair in enumerate(pairs):
+            axes[row][column].imshow(_picture(pair.still).numpy())
+            marked = _picture(pair.moved)
+            marked[pair.changed.cpu() & _chequered(*pair.changed.shape)] = _MARK
             axes[row + 1][column].imshow(marked.numpy())
-            share = float(one.changed.double().mean())
+            share = float(pair.changed.double().mean())
             axes[row + 1][column].set_xlabel(f"{share:.1%} changed", fontsize=7)
     return save_figure(figure, path)
 

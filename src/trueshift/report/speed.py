@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trueshift._validate import check_choice
-from trueshift.benchmark import NETWORKS, ROWS, Bench
+from trueshift.bench import NETWORKS, ROWS, Bench
 from trueshift.report.paper import TABLE_4, Row
+from trueshift.report.tables import markdown_table
 
 FORMATS = ("markdown", "json")
 REFERENCES = ("torchvision", "stride", "lpf-tri3", "antialiased-cnns")
@@ -23,14 +24,14 @@ def render_benches(benches: Sequence[Bench], machine: dict[str, Any], form: str)
 
     Args:
         benches: One for each network and setting.
-        machine: What :func:`trueshift.benchmark.meters.machine` told.
+        machine: What :func:`trueshift.bench.meters.machine` returned.
         form: ``"markdown"`` or ``"json"``.
     """
     check_choice("bench", "format", form, FORMATS)
     if form == "json":
         return benches_json(benches, machine)
-    told = ", ".join(f"{key} {value}" for key, value in machine.items())
-    parts = [f"Measured on: {told}.", *(_markdown(bench) for bench in benches)]
+    computer = ", ".join(f"{key} {value}" for key, value in machine.items())
+    parts = [f"Measured on: {computer}.", *(_markdown(bench) for bench in benches)]
     parts += [_table_4(bench) for bench in benches if bench.setting.network == _TABLE_4_NETWORK]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -57,27 +58,27 @@ def _bench_dict(bench: Bench) -> dict[str, Any]:
 
 def _row_dict(bench: Bench, key: str) -> dict[str, Any]:
     row = bench.rows[key]
-    found: dict[str, Any] = {
+    numbers: dict[str, Any] = {
         "title": ROWS[key].title,
         "parameters": row.parameters,
         "flops_per_image": row.flops,
     }
     for mode in _MODES:
-        found[mode] = {
+        numbers[mode] = {
             "median_ms": row.median_ms(mode),
             "times_ms": row.times[mode],
             "peak_mib": row.peak_mib.get(mode),
             "time_ratios": _ratios(bench.time_ratio, key, mode),
             "memory_ratios": _ratios(bench.memory_ratio, key, mode),
         }
-    return found
+    return numbers
 
 
 def _ratios(ratio: Ratio, key: str, mode: str) -> dict[str, float]:
     """Ratios to every reference, and to the row's floor, as far as both are measured."""
     named = {to: ratio(key, to, mode) for to in REFERENCES}
     named["floor"] = ratio(key, ROWS[key].floor, mode)
-    return {to: found for to, found in named.items() if found is not None}
+    return {to: value for to, value in named.items() if value is not None}
 
 
 def _markdown(bench: Bench) -> str:
@@ -109,7 +110,7 @@ def _mode_table(bench: Bench, mode: str) -> str:
         f"{_MODES[mode]}: medians of {counts} interleaved runs, ratios within each round;"
         " peak memory of tensors."
     )
-    return f"{caption}\n\n{_table(heads, _mode_rows(bench, mode, to))}"
+    return f"{caption}\n\n{markdown_table(heads, _mode_rows(bench, mode, to))}"
 
 
 def _mode_rows(bench: Bench, mode: str, to: Sequence[str]) -> Iterator[list[str]]:
@@ -137,7 +138,7 @@ def _table_4(bench: Bench) -> str:
         f" {setting.dtype}, this machine. The paper's: 32 x 3 x 224 x 224 on a GPU; compare ratios."
         " Parameters: `trueshift bench params`."
     )
-    return f"## The layout of table 4\n\n{caption}\n\n{_table(heads, body)}"
+    return f"## The layout of table 4\n\n{caption}\n\n{markdown_table(heads, body)}"
 
 
 def _table_4_line(bench: Bench, row: Row) -> list[str] | None:
@@ -160,11 +161,6 @@ def _table_4_line(bench: Bench, row: Row) -> list[str] | None:
 def _paper_ms(row: Row) -> float:
     value = row.numbers["batch_ms"]
     return value[0] if isinstance(value, tuple) else value
-
-
-def _table(heads: Sequence[str], body: Iterator[list[str]] | list[list[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *body]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def _number(value: float | None, form: str) -> str:

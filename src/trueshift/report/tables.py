@@ -1,4 +1,4 @@
-"""The paper's tables with our numbers beside the paper's, from ``results.json`` files."""
+"""The paper's tables with our numbers next to the paper's, from ``results.json`` files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trueshift._validate import check_choice
-from trueshift.layers.spec import Sampling
+from trueshift.bench.parameters import count_table_4
 from trueshift.report.ours import TABLES
 from trueshift.report.paper import Row, Table
 
@@ -19,12 +19,11 @@ FILE_NAME = "results.json"
 FORMATS = ("markdown", "latex", "json")
 NO_RESULT = "no result"
 _TABLE_4_BATCH = [32, 3, 224, 224]
-_TABLE_4_WIDTHS = (8, 8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """Our number beside the paper's.
+    """Our number and the paper's.
 
     Attributes:
         paper: What the paper prints, with its standard deviation if it has one; ``None`` in tables
@@ -69,7 +68,7 @@ def find_results(folder: str | os.PathLike[str]) -> dict[str, Any]:
         raise FileNotFoundError(
             f"table: no folder {root}. Pass one that holds run folders, for instance runs."
         )
-    found = {}
+    known = {}
     for path in sorted(root.rglob(FILE_NAME)):
         try:
             results = json.loads(path.read_text())
@@ -78,8 +77,8 @@ def find_results(folder: str | os.PathLike[str]) -> dict[str, Any]:
                 f"table: {path} is damaged: {error}. Remove it or test again."
             ) from None
         if isinstance(results, dict) and "row" in results and "metrics" in results:
-            found[str(path.relative_to(root))] = results
-    return found
+            known[str(path.relative_to(root))] = results
+    return known
 
 
 def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
@@ -98,10 +97,10 @@ def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
 
 
 def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> Line:
-    mine = {path: found for path, found in results.items() if belongs(row, found)}
+    mine = {path: result for path, result in results.items() if belongs(row, result)}
     cells, sources = {}, set[str]()
     for metric in table.metrics:
-        values = {path: _value(name, metric, found) for path, found in mine.items()}
+        values = {path: _value(name, metric, result) for path, result in mine.items()}
         known = {path: value for path, value in values.items() if value is not None}
         cells[metric] = Cell(_pair(row.numbers.get(metric)), tuple(known.values()))
         sources |= known.keys()
@@ -110,9 +109,9 @@ def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> 
 
 def belongs(row: Row, results: Mapping[str, Any]) -> bool:
     """Whether a result is of the network, sampling and data of a row."""
-    found = results["row"]
-    options = found.get("network_options") or {}
-    have = {**found["spec"], "data": found.get("data"), "network": found["network"]}
+    tested = results["row"]
+    options = tested.get("network_options") or {}
+    have = {**tested["spec"], "data": tested.get("data"), "network": tested["network"]}
     have["up"] = options.get("up") or ("linear" if have["method"] == "stride" else "polyphase")
     return all(have.get(name) == value for name, value in row.key.items())
 
@@ -127,21 +126,7 @@ def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
 
 
 def _counted(row: Row) -> Line:
-    """Count the parameters of a row of table 4, without making them."""
-    import torch
-
-    from trueshift import models
-    from trueshift.layers.filters import AdaptiveBlur
-    from trueshift.layers.selectors import ConvSelector
-
-    spec = Sampling(row.key["method"], row.key["antialias"], hidden=_TABLE_4_WIDTHS)
-    with torch.device("meta"):
-        network = models.resnet101(spec, num_classes=10)
-    pooling = [m for m in network.modules() if isinstance(m, AdaptiveBlur | ConvSelector)]
-    counts = {
-        "total": sum(p.numel() for p in network.parameters()),
-        "pooling": sum(p.numel() for module in pooling for p in module.parameters()),
-    }
+    counts = count_table_4(row.key["method"], row.key["antialias"])
     cells = {name: Cell(_pair(row.numbers[name]), (count,)) for name, count in counts.items()}
     return Line(row, cells, ("counted",))
 
@@ -167,7 +152,21 @@ def render(name: str, lines: Sequence[Line], form: str = "markdown") -> str:
         heads += [heading, f"{heading} (paper)"] if table.has_paper(metric) else [heading]
     heads.append("Runs")
     body = [_texts(line, table, form) for line in lines]
-    return _markdown(table, heads, body) if form == "markdown" else _latex(table, heads, body)
+    if form == "latex":
+        return f"% {_title(table)}\n{_latex(heads, body)}\n"
+    return f"{_title(table)}\n\n{markdown_table(heads, body)}\n"
+
+
+def markdown_table(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    """Return a table in markdown, without a line break at its end.
+
+    Examples:
+        >>> print(markdown_table(["a", "b"], [["1", "2"]]))
+        | a | b |
+        | --- | --- |
+        | 1 | 2 |
+    """
+    return "\n".join(f"| {' | '.join(row)} |" for row in (heads, ["---"] * len(heads), *body))
 
 
 def _texts(line: Line, table: Table, form: str) -> list[str]:
@@ -188,18 +187,11 @@ def _number(mean: float, std: float | None, form: str) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f}{sign}{std:.2f}"
 
 
-def _markdown(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    rows = [heads, ["---"] * len(heads), *body]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return f"{_title(table)}\n\n" + "\n".join(lines) + "\n"
-
-
-def _latex(table: Table, heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+def _latex(heads: Sequence[str], body: Iterable[Sequence[str]]) -> str:
     lines = [r"\begin{tabular}{" + "l" * 3 + "r" * (len(heads) - 3) + "}", r"\hline"]
     lines += [" & ".join(heads) + r" \\", r"\hline"]
     lines += [" & ".join(row) + r" \\" for row in body]
-    lines += [r"\hline", r"\end{tabular}"]
-    return f"% {_title(table)}\n" + "\n".join(lines) + "\n"
+    return "\n".join([*lines, r"\hline", r"\end{tabular}"])
 
 
 def _title(table: Table) -> str:

@@ -22,34 +22,33 @@ def shift_text(shift: tuple[int, int]) -> str:
 
 def verdict(result: AuditResult) -> str:
     """Return one sentence that says how the network behaves under shifts."""
-    found = min(result.measurements, key=lambda m: m.consistency)
-    pairs = f"{len(found.shifts) * result.num_images:,}"
+    worst = min(result.measurements, key=lambda m: m.consistency)
+    pairs = f"{len(worst.shifts) * result.num_images:,}"
     masks = result.task == "segmentation"
     if result.bitwise_equal:
         word = "equivariant" if masks else "invariant"
         return (
-            f"{result.name} is exactly shift-{word} here: in {pairs} {_moved(found)} images not one"
+            f"{result.name} is exactly shift-{word} here: in {pairs} {_moved(worst)} images not one"
             " bit of its output changed."
         )
     if result.consistency == 1:
         what = "pixel changed its label" if masks else "label changed"
         change = number(max(m.largest_change for m in result.measurements))
         return (
-            f"{result.name} keeps its labels: in {pairs} {_moved(found)} images no {what},"
+            f"{result.name} keeps its labels: in {pairs} {_moved(worst)} images no {what},"
             f" though outputs moved by up to {change}."
         )
-    share = percent(1 - found.consistency)
-    low, high = (percent(1 - end) for end in reversed(found.interval))
-    worst = percent(1 - min(found.shares))
+    share = percent(1 - worst.consistency)
+    low, high = (percent(1 - end) for end in reversed(worst.interval))
     what = (
         f"gives {share} of the pixels another label"
         if masks
-        else f"changes its mind on {share} of {_moved(found)} images"
+        else f"changes its mind on {share} of {_moved(worst)} images"
     )
-    moved = f" in {_moved(found)} images" if masks else ""
+    moved = f" in {_moved(worst)} images" if masks else ""
     return (
         f"{result.name} {what}{moved} (95 % interval {low} to {high}); at the worst shift,"
-        f" {shift_text(found.worst_shift)}, {worst}."
+        f" {shift_text(worst.worst_shift)}, {percent(1 - min(worst.shares))}."
     )
 
 
@@ -103,8 +102,8 @@ def summary_lines(result: AuditResult) -> list[str]:
     return lines if result.selection is None else [*lines, "", *selection_lines(result.selection)]
 
 
-def _moved(found: Measurement) -> str:
-    return "circularly shifted" if found.kind == "circular" else "shifted"
+def _moved(measured: Measurement) -> str:
+    return "circularly shifted" if measured.kind == "circular" else "shifted"
 
 
 def _worst(m: Measurement) -> str:

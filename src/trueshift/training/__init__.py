@@ -7,7 +7,13 @@ import_torchvision()  # before Lightning, which imports it
 from trueshift.training.classifier import Classifier  # noqa: E402
 from trueshift.training.interruption import SaveOnInterrupt  # noqa: E402
 from trueshift.training.module import NetworkModule  # noqa: E402
-from trueshift.training.optim import MultiStep, OneCycle, Poly, parameter_groups  # noqa: E402
+from trueshift.training.optim import (  # noqa: E402
+    MultiStep,
+    OneCycle,
+    Poly,
+    RateRule,
+    parameter_groups,
+)
 from trueshift.training.predictions import WritePredictions  # noqa: E402
 from trueshift.training.progress import PlainProgress  # noqa: E402
 from trueshift.training.randomness import StepSeeds  # noqa: E402
@@ -16,11 +22,14 @@ from trueshift.training.segmenter import Segmenter  # noqa: E402
 from trueshift.training.tau import (  # noqa: E402
     MultiRateLinear,
     StepDecay,
+    TauRule,
     TauSchedule,
     set_rules,
 )
+from trueshift.training.tested import AuditTested  # noqa: E402
 
 __all__ = [
+    "AuditTested",
     "Classifier",
     "MultiRateLinear",
     "MultiStep",
@@ -28,10 +37,12 @@ __all__ = [
     "OneCycle",
     "PlainProgress",
     "Poly",
+    "RateRule",
     "SaveOnInterrupt",
     "Segmenter",
     "StepDecay",
     "StepSeeds",
+    "TauRule",
     "TauSchedule",
     "WritePredictions",
     "WriteResults",

@@ -70,10 +70,10 @@ class Classifier(NetworkModule):
         self.test_accuracy(logits, target)
 
         def shifted(x: Tensor) -> Tensor:
-            found = self(x)
-            self.shifted_accuracy.update(found.argmax(1) == target)
-            self.bitwise_equal.update((found == logits).all(1))
-            return found
+            scores = self(x)
+            self.shifted_accuracy.update(scores.argmax(1) == target)
+            self.bitwise_equal.update((scores == logits).all(1))
+            return scores
 
         self.consistency.update(shifted, images, target)
         self.log("test/accuracy", self.test_accuracy)

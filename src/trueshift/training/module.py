@@ -16,18 +16,12 @@ from torch import Tensor, nn
 
 from trueshift import models
 from trueshift._validate import check_choice
-from trueshift.layers.filters import AdaptiveBlur
+from trueshift.bench.parameters import count_parameters
 from trueshift.layers.spec import Sampling
 from trueshift.training.averaging import MovingAverage
-from trueshift.training.optim import MultiStep, OneCycle, Poly, rate_factor, sgd
+from trueshift.training.optim import RATE_RULES, RateRule, parameter_groups, rate_factor
 from trueshift.training.randomness import StepSeeds
-from trueshift.training.tau import (
-    MultiRateLinear,
-    StepDecay,
-    TauSchedule,
-    selectors,
-    set_rules,
-)
+from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules
 from trueshift.training.timing import BatchTimes
 
 NumPairs = int | Literal["all"]
@@ -45,11 +39,11 @@ class NetworkModule(LightningModule):
         momentum: Momentum of SGD.
         nesterov: Nesterov's form of it.
         weight_decay: Decay of all weights but those of learned selectors.
-        schedule: How the learning rate changes: ``milestones`` and ``factor``, ``power``, or
-            ``peak`` and ``shape``; ``None`` keeps it.
+        schedule: How the learning rate changes, one of ``RATE_RULES``; ``None`` keeps it. In a
+            recipe, and in a checkpoint, the class is named: ``class_path`` and ``init_args``.
         warmup_epochs: Epochs over which the rate first rises linearly.
-        tau: Temperature of learned selectors: ``initial``, ``every``, ``factor`` and ``minimum``,
-            or ``points`` and ``softmax_from``; ``None`` keeps it.
+        tau: Temperature of learned selectors, one of ``TAU_RULES``, named in the same way;
+            ``None`` keeps it.
         ema: Decay of an exponential moving average of the weights, which is then what is validated
             and saved; ``None`` for none.
         compile: Run the network through ``torch.compile``.
@@ -74,9 +68,9 @@ class NetworkModule(LightningModule):
         momentum: float = 0.9,
         nesterov: bool = False,
         weight_decay: float = 1e-4,
-        schedule: MultiStep | Poly | OneCycle | None = None,
+        schedule: RateRule | None = None,
         warmup_epochs: int = 0,
-        tau: StepDecay | MultiRateLinear | None = None,
+        tau: TauRule | None = None,
         ema: float | None = None,
         compile: bool = False,
         channels_last: bool = False,
@@ -88,15 +82,13 @@ class NetworkModule(LightningModule):
         super().__init__()
         check_choice(type(self).__name__, "network", network, models.BUILDERS)
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
-        schedule = _build(schedule, (MultiStep, Poly, OneCycle))
-        tau = _build(tau, (StepDecay, MultiRateLinear))
+        schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
-        builder = getattr(models, network)
-        self.network: nn.Module = builder(spec, num_classes=num_classes, **(network_options or {}))
+        self.network = _build(network, spec, num_classes, network_options or {})
         if channels_last:
-            self.network.to(memory_format=torch.channels_last)
+            self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile:
             self.network.compile()
         self.train_seconds, self.train_cpu_seconds, self.seed = 0.0, 0.0, _global_seed()
@@ -108,15 +100,21 @@ class NetworkModule(LightningModule):
         return self.network(images)
 
     def configure_optimizers(self) -> Any:
-        hp, trainer = self.hparams, self.trainer
+        trainer = self.trainer
         total = trainer.estimated_stepping_batches  # also loads the data
         if not math.isfinite(total):
             raise ValueError("training needs an end: set trainer.max_epochs or trainer.max_steps.")
         steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
-        factor = rate_factor(self.schedule, hp["warmup_epochs"], steps, total / steps)
-        return sgd(
-            self.network, hp["lr"], hp["momentum"], hp["weight_decay"], hp["nesterov"], factor
-        )
+        factor = rate_factor(self.schedule, self.hparams["warmup_epochs"], steps, total / steps)
+        options = {key: self.hparams[key] for key in ("lr", "momentum", "nesterov")}
+        optimizer = torch.optim.SGD(self.parameter_groups(), **options)
+        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+        schedule = {"scheduler": scheduler, "interval": "step", "name": "lr"}
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return the groups for the optimizer: learned selectors do not decay."""
+        return parameter_groups(self.network, self.hparams["weight_decay"])
 
     def configure_callbacks(self) -> list[Callback]:
         if self.trainer.state.fn != TrainerFn.FITTING:
@@ -146,13 +144,13 @@ class NetworkModule(LightningModule):
         )
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        found = selectors(self.network)
+        learned = selectors(self.network)
         clock, cores = self._seconds()
         checkpoint["trueshift"] = {
             "seed": self.seed,
             "train_seconds": clock,
             "train_cpu_seconds": cores,
-            "rules": (found[0].train_rule, found[0].test_rule) if found else None,
+            "rules": (learned[0].train_rule, learned[0].test_rule) if learned else None,
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -170,13 +168,7 @@ class NetworkModule(LightningModule):
 
     def num_parameters(self) -> dict[str, int]:
         """Count parameters: all, and those of selectors and adaptive filters (paper table 4)."""
-        pooling = [m for m in self.network.modules() if isinstance(m, AdaptiveBlur)]
-        return {
-            "total": sum(p.numel() for p in self.network.parameters()),
-            "pooling": sum(
-                p.numel() for m in (*selectors(self.network), *pooling) for p in m.parameters()
-            ),
-        }
+        return count_parameters(self.network)
 
 
 def _global_seed() -> int | None:
@@ -184,18 +176,37 @@ def _global_seed() -> int | None:
     return None if seed is None else int(seed)
 
 
-def _build(value: Any, classes: tuple[type, ...]) -> Any:
-    """Make the dataclass whose fields a mapping names; checkpoints hold only plain values."""
-    if not isinstance(value, Mapping):
+def _build(name: str, spec: Sampling, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+    """Build a network; an option that it does not have is a wrong value, since recipes name it."""
+    try:
+        network: nn.Module = getattr(models, name)(spec, num_classes=num_classes, **options)
+    except TypeError as error:
+        for option in options:
+            if f"unexpected keyword argument {option!r}" in str(error):
+                raise ValueError(f"network_options: {name} has no option {option!r}.") from error
+        raise
+    return network
+
+
+def _rule(argument: str, value: Any, known: Mapping[str, type]) -> Any:
+    """Return a rule as it is, or build the one that a mapping names; checkpoints hold mappings."""
+    if value is None or type(value) in known.values():
         return value
-    for cls in classes:
-        if set(value) <= {field.name for field in dataclasses.fields(cls)}:
-            return cls(**value)
-    names = ", ".join(cls.__name__ for cls in classes)
-    raise ValueError(f"no schedule has the fields {sorted(value)}. Choose one of: {names}.")
+    if not isinstance(value, Mapping) or "class_path" not in value:
+        raise ValueError(
+            f"{argument}: pass one of {', '.join(known)}, or a mapping that names it,"
+            f" {{'class_path': ..., 'init_args': ...}}, got {value!r}."
+        )
+    name = str(value["class_path"]).removeprefix("trueshift.training.")
+    check_choice(argument, "class", name, known)
+    return known[name](**(value.get("init_args") or {}))
 
 
 def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    return value
+    """Return what a checkpoint may hold: a rule as recipes name it, a spec as a mapping."""
+    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+        return value
+    fields = dataclasses.asdict(value)
+    if isinstance(value, RateRule | TauRule):
+        return {"class_path": f"trueshift.training.{type(value).__name__}", "init_args": fields}
+    return fields

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import nn
 
 from trueshift._validate import check_positive
 from trueshift.layers.selectors import ConvSelector
 
 
+class RateRule(ABC):
+    """Factor of the learning rate over a run; recipes name a class of :data:`RATE_RULES`."""
+
+    @abstractmethod
+    def __call__(self, epoch: float, epochs: float) -> float:
+        """Return the factor of the rate after ``epoch`` of ``epochs``."""
+
+
 @dataclass(frozen=True)
-class MultiStep:
+class MultiStep(RateRule):
     """Multiply the learning rate by ``factor`` at every milestone.
 
     Args:
         milestones: Numbers of epochs after which the rate falls.
-        factor: What the rate is multiplied with.
+        factor: What the rate is multiplied by.
 
     Examples:
         >>> [MultiStep((30, 60))(epoch, 90) for epoch in (0, 30)]
@@ -36,12 +44,11 @@ class MultiStep:
             raise ValueError(f"MultiStep: milestones must increase, got {self.milestones}.")
 
     def __call__(self, epoch: float, epochs: float) -> float:
-        """Return the factor of the rate after ``epoch`` of ``epochs``."""
         return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
 
 
 @dataclass(frozen=True)
-class Poly:
+class Poly(RateRule):
     """Let the learning rate fall to 0 as ``(1 - epoch / epochs) ** power``.
 
     Args:
@@ -51,12 +58,11 @@ class Poly:
     power: float
 
     def __call__(self, epoch: float, epochs: float) -> float:
-        """Return the factor of the rate after ``epoch`` of ``epochs``."""
         return float(max(0.0, 1 - epoch / epochs) ** self.power)
 
 
 @dataclass(frozen=True)
-class OneCycle:
+class OneCycle(RateRule):
     """Let the learning rate rise and fall once.
 
     Args:
@@ -75,14 +81,17 @@ class OneCycle:
             )
 
     def __call__(self, epoch: float, epochs: float) -> float:
-        """Return the factor of the rate after ``epoch`` of ``epochs``."""
         share = min(epoch / epochs, 1.0)
         rising = share < self.peak
         height = share / self.peak if rising else (1 - share) / (1 - self.peak)
         return height if self.shape == "linear" else (1 - math.cos(math.pi * height)) / 2
 
 
-Schedule = MultiStep | Poly | OneCycle
+RATE_RULES: dict[str, type[RateRule]] = {
+    "MultiStep": MultiStep,
+    "Poly": Poly,
+    "OneCycle": OneCycle,
+}
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
@@ -112,7 +121,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
 
 def rate_factor(
-    schedule: Schedule | None, warmup_epochs: int, steps_per_epoch: int, epochs: float
+    schedule: RateRule | None, warmup_epochs: int, steps_per_epoch: int, epochs: float
 ) -> Callable[[int], float]:
     """Return the factor of the learning rate as a function of the optimizer step.
 
@@ -130,22 +139,3 @@ def rate_factor(
         return main * min(1.0, warm)
 
     return factor
-
-
-def sgd(
-    model: nn.Module,
-    lr: float,
-    momentum: float,
-    weight_decay: float,
-    nesterov: bool,
-    factor: Callable[[int], float],
-) -> dict[str, Any]:
-    """Build SGD and its schedule in the form that Lightning's ``configure_optimizers`` returns."""
-    optimizer = torch.optim.SGD(
-        parameter_groups(model, weight_decay), lr=lr, momentum=momentum, nesterov=nesterov
-    )
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {
-        "optimizer": optimizer,
-        "lr_scheduler": {"scheduler": scheduler, "interval": "step", "name": "lr"},
-    }

@@ -77,7 +77,7 @@ class StepSeeds(Callback):
 
 
 def _restart_loader(trainer: Trainer, num_seen: int) -> None:
-    """Begin the epoch's data anew and leave out the first batches."""
+    """Start the epoch's data again and leave out the first batches."""
     fetcher = trainer.fit_loop._data_fetcher
     if fetcher is None:
         return
@@ -92,7 +92,7 @@ def _restart_loader(trainer: Trainer, num_seen: int) -> None:
 
 def _samplers(loader: Any) -> Iterable[Any]:
     batch_sampler = getattr(loader, "batch_sampler", None)
-    found = [loader, getattr(loader, "sampler", None), batch_sampler]
-    found.append(getattr(batch_sampler, "sampler", None))
-    unique = {id(sampler): sampler for sampler in found if hasattr(sampler, "set_epoch")}
+    samplers = [loader, getattr(loader, "sampler", None), batch_sampler]
+    samplers.append(getattr(batch_sampler, "sampler", None))
+    unique = {id(sampler): sampler for sampler in samplers if hasattr(sampler, "set_epoch")}
     return unique.values()

@@ -1,9 +1,8 @@
-"""What a test found, as one JSON file."""
+"""The results of a test, as one JSON file."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import platform
 import time
@@ -16,6 +15,7 @@ import torch
 import torchmetrics
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from trueshift import __version__
 from trueshift._files import written_whole
 from trueshift.training.module import NetworkModule
 
@@ -84,7 +84,7 @@ def collect(
         "seed": module.seed,
         "checkpoint": None if trainer.ckpt_path is None else str(trainer.ckpt_path),
         "versions": {
-            "trueshift": importlib.import_module("trueshift").__version__,
+            "trueshift": __version__,
             "torch": torch.__version__,
             "lightning": lightning.__version__,
             "torchmetrics": torchmetrics.__version__,

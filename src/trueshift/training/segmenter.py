@@ -78,15 +78,24 @@ class Segmenter(NetworkModule):
         if fresh and self.hparams["backbone"] is not None:
             load_backbone(self.network.backbone, self.hparams["backbone"])  # type: ignore[arg-type]
 
-    def configure_optimizers(self) -> Any:
-        made = super().configure_optimizers()
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Split every group in two where the backbone has a learning rate of its own."""
+        groups, lr = super().parameter_groups(), self.hparams["lr"]
         share = self.hparams["backbone_lr"]
-        return made if share == 1 else slow_down(made, self._backbone()[0], share)
+        if share == 1:
+            return groups
+        slow = set(self._backbone()[0].parameters())
+        split = [
+            {**group, "lr": rate, "params": [p for p in group["params"] if (p in slow) == inside]}
+            for group in groups
+            for inside, rate in ((False, lr), (True, share * lr))
+        ]
+        return [group for group in split if group["params"]]
 
     def _backbone(self) -> list[nn.Module]:
         """Return the modules of the backbone, itself first; none if the network has none."""
-        found = getattr(self.network, "backbone", None)
-        return [] if found is None else list(found.modules())
+        backbone: nn.Module | None = getattr(self.network, "backbone", None)
+        return [] if backbone is None else list(backbone.modules())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, target = batch
@@ -159,32 +168,6 @@ class Segmenter(NetworkModule):
 
     def _miou(self) -> MulticlassJaccardIndex:
         return MulticlassJaccardIndex(self.hparams["num_classes"], ignore_index=IGNORE)
-
-
-def slow_down(made: dict[str, Any], module: nn.Module, share: float) -> dict[str, Any]:
-    """Give the parameters of one module a share of the learning rate.
-
-    Args:
-        made: Optimizer and schedule as :func:`trueshift.training.optim.sgd` returns them.
-        module: The module.
-        share: Its learning rate by that of the others.
-
-    Returns:
-        The same with twice the groups: every group is split in two.
-    """
-    old, schedule = made["optimizer"], made["lr_scheduler"]
-    slow = set(module.parameters())
-    groups = []
-    for group in old.param_groups:
-        for lr, inside in ((old.defaults["lr"], False), (share * old.defaults["lr"], True)):
-            parameters = [p for p in group["params"] if (p in slow) == inside]
-            if parameters:
-                decay = group["weight_decay"]
-                groups.append({"params": parameters, "weight_decay": decay, "lr": lr})
-    optimizer = type(old)(groups, **old.defaults)
-    factor = schedule["scheduler"].lr_lambdas[0]
-    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    return {"optimizer": optimizer, "lr_scheduler": {**schedule, "scheduler": scheduler}}
 
 
 def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:

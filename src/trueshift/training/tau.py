@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -17,14 +18,24 @@ from trueshift.layers.selectors import TEST_RULES, TRAIN_RULES, ConvSelector, se
 BACKBONE = "backbone"
 
 
+class TauRule(ABC):
+    """tau as a function of the epoch; recipes name a class of :data:`TAU_RULES`."""
+
+    softmax_from: int | None = None
+
+    @abstractmethod
+    def __call__(self, epoch: int, backbone: float | None = None) -> float:
+        """Return tau of an epoch, counted from 1; ``backbone`` is tau of the loaded selectors."""
+
+
 @dataclass(frozen=True)
-class StepDecay:
+class StepDecay(TauRule):
     """Multiply tau by ``factor`` every few epochs, down to ``minimum`` (the paper's CIFAR-10).
 
     Args:
         initial: tau of the first epochs.
         every: Epochs between two steps.
-        factor: What tau is multiplied with.
+        factor: What tau is multiplied by.
         minimum: What tau never falls below.
 
     Examples:
@@ -46,7 +57,6 @@ class StepDecay:
             )
 
     def __call__(self, epoch: int, backbone: float | None = None) -> float:
-        """Return tau of an epoch, counted from 1."""
         tau = self.initial
         for _ in range((epoch - 1) // self.every):
             tau = max(self.factor * tau, self.minimum)
@@ -54,7 +64,7 @@ class StepDecay:
 
 
 @dataclass(frozen=True)
-class MultiRateLinear:
+class MultiRateLinear(TauRule):
     """Draw straight lines through (epoch, tau) points (the paper's ImageNet and segmentation).
 
     Args:
@@ -88,7 +98,6 @@ class MultiRateLinear:
                 )
 
     def __call__(self, epoch: int, backbone: float | None = None) -> float:
-        """Return tau of an epoch, counted from 1; ``backbone`` is what its name stands for."""
         points = [(e, self._number(tau, backbone)) for e, tau in self.points]
         for (start, high), (end, low) in itertools.pairwise(points):
             if epoch < end:
@@ -103,7 +112,10 @@ class MultiRateLinear:
         return backbone
 
 
-Tau = StepDecay | MultiRateLinear
+TAU_RULES: dict[str, type[TauRule]] = {
+    "StepDecay": StepDecay,
+    "MultiRateLinear": MultiRateLinear,
+}
 
 
 def selectors(model: nn.Module) -> list[ConvSelector]:
@@ -141,14 +153,14 @@ class TauSchedule(Callback):
         schedule: tau as a function of the epoch.
     """
 
-    def __init__(self, schedule: Tau) -> None:
+    def __init__(self, schedule: TauRule) -> None:
         self.schedule = schedule
         self.backbone: float | None = None
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        found = selectors(pl_module)
-        if self.backbone is None and found:
-            self.backbone = float(found[0].tau)
+        learned = selectors(pl_module)
+        if self.backbone is None and learned:
+            self.backbone = float(learned[0].tau)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if not selectors(pl_module):
@@ -157,7 +169,7 @@ class TauSchedule(Callback):
         tau = self.schedule(epoch, self.backbone)
         set_tau(pl_module, tau)
         pl_module.log("tau", tau)
-        softmax_from = getattr(self.schedule, "softmax_from", None)
+        softmax_from = self.schedule.softmax_from
         if softmax_from is not None and epoch >= softmax_from:
             set_rules(cast(nn.Module, pl_module.network), "softmax", "softmax")
 

@@ -14,7 +14,7 @@ import yaml
 
 import trueshift as ts
 from trueshift.cli.main import main
-from trueshift.training.quickstart import ROWS
+from trueshift.quickstart import ROWS
 
 SMALL = ["--epochs", "1", "--num-train", "100", "--num-test", "60", "--num-pairs", "1"]
 
@@ -75,7 +75,7 @@ def test_a_stopped_run_goes_on(folder, capsys):
     assert main(["quickstart", "--resume", str(folder)]) == 0  # the budget is known
     assert (folder / "aps" / "results.json").stat().st_mtime_ns == before
     assert (folder / "lps" / "results.json").is_file()
-    assert "APS: done before" in capsys.readouterr().out
+    assert "APS: done before" in capsys.readouterr().err
 
 
 def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
@@ -83,12 +83,14 @@ def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
     assert "holds a run with another budget" in capsys.readouterr().err
     assert main(["quickstart", "--resume", str(folder / "lps")]) == 2
     assert "no run to go on with" in capsys.readouterr().err
+    assert main(["quickstart", "--runs", str(folder), "--num-train", "0"]) == 2
+    assert "quickstart: num_train must be at least 1, got 0" in capsys.readouterr().err
 
 
 ORPHANS = """
 import multiprocessing, os, signal, time
 from concurrent.futures import ProcessPoolExecutor
-from trueshift.training.quickstart import _share_cores
+from trueshift.quickstart.run import _share_cores
 
 if __name__ == "__main__":
     context = multiprocessing.get_context("spawn")
@@ -103,7 +105,7 @@ def test_workers_end_with_a_parent_that_is_killed(tmp_path):
     script = tmp_path / "parent.py"
     script.write_text(ORPHANS)
     told = subprocess.run(  # a worker that lives on keeps the pipe open
-        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=False, timeout=60
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, check=False, timeout=180
     )
     assert told.returncode == -signal.SIGKILL
     worker, until = int(told.stdout), time.monotonic() + 30

@@ -67,7 +67,7 @@ def peak_mib(run: Run) -> float:
 
 def profiled(run: Run, *, memory: bool = False) -> Any:  # torch leaves parts of it untyped
     """Return torch's profile of a call, on request with every allocation."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library tells of every start and stop
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # its library logs every start and stop
     with profile(activities=[ProfilerActivity.CPU], profile_memory=memory) as prof:
         run()
     return prof
@@ -104,8 +104,8 @@ def load() -> float | None:
 
 
 def _cpu_name() -> str:
-    told = Path("/proc/cpuinfo")
-    for line in told.read_text().splitlines() if told.is_file() else ():
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.is_file() else ():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()

@@ -36,7 +36,7 @@ def without_sampling(model: nn.Module) -> nn.Module:
     What the network then does is not shift-invariant; it only says what its convolutions cost.
 
     Args:
-        model: A network of :mod:`trueshift.models` that selects on outputs.
+        model: A network of :mod:`trueshift.models` that selects from outputs.
 
     Returns:
         The same network.

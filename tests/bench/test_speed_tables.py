@@ -2,14 +2,14 @@ import json
 
 import pytest
 
-from trueshift.benchmark import Bench, Measured, Setting
+from trueshift.bench import Bench, Measured, Setting
 from trueshift.report.speed import render_benches
 
 MACHINE = {"cpu": "a CPU", "threads": 2}
 
 
 def bench():
-    found = Bench(Setting("resnet101", repeats=3), complete=True)
+    made = Bench(Setting("resnet101", repeats=3), complete=True)
     for key, ms, mib in (
         ("torchvision", 80.0, 100.0),
         ("floor", 120.0, 150.0),
@@ -17,9 +17,9 @@ def bench():
         ("lps-tri3", 150.0, 250.0),
     ):
         times = {"eval": [ms, ms - 1, ms + 1], "train": []}
-        found.rows[key] = Measured(10, 2_000_000_000, times, {"eval": mib})
-    found.missing["antialiased-cnns"] = "antialiased-cnns is not installed"
-    return found
+        made.rows[key] = Measured(10, 2_000_000_000, times, {"eval": mib})
+    made.missing["antialiased-cnns"] = "antialiased-cnns is not installed"
+    return made
 
 
 def cells(text, title):
@@ -51,13 +51,13 @@ def test_the_layout_of_table_4_marks_the_papers_numbers():
 def test_json_has_every_run():
     whole = json.loads(render_benches([bench()], MACHINE, "json"))
     assert whole["machine"] == MACHINE
-    (found,) = whole["benches"]
-    assert found["shape"] == [8, 3, 224, 224]
-    row = found["rows"]["lps-tri3"]["eval"]
+    (read,) = whole["benches"]
+    assert read["shape"] == [8, 3, 224, 224]
+    row = read["rows"]["lps-tri3"]["eval"]
     assert row["times_ms"] == [150.0, 149.0, 151.0]
     assert row["time_ratios"] == {"torchvision": 1.875, "lpf-tri3": 1.5, "floor": 1.25}
-    assert found["rows"]["lps-tri3"]["train"]["median_ms"] is None
-    assert found["missing"] == {"antialiased-cnns": "antialiased-cnns is not installed"}
+    assert read["rows"]["lps-tri3"]["train"]["median_ms"] is None
+    assert read["missing"] == {"antialiased-cnns": "antialiased-cnns is not installed"}
 
 
 def test_says_that_it_was_cut_short():

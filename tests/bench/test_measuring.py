@@ -4,21 +4,21 @@ import pytest
 import torch
 
 import trueshift as ts
-from trueshift.benchmark import (
+from trueshift.bench import (
     NETWORKS,
     ROWS,
     Bench,
     Measured,
-    Network,
     NotAvailable,
     Setting,
+    Workload,
     build,
     measure,
 )
-from trueshift.benchmark.floor import without_sampling
-from trueshift.benchmark.meters import flops_per_image, interleaved, machine, peak_mib
+from trueshift.bench.floor import without_sampling
+from trueshift.bench.meters import flops_per_image, interleaved, machine, peak_mib
 
-TINY = Network(
+TINY = Workload(
     "Tiny", "resnet", 2, 16, 3, "same", {"depths": (1, 1), "widths": (4, 8), "stem": "cifar"}
 )
 
@@ -32,10 +32,10 @@ def tiny(monkeypatch):
 def test_runs_take_turns_and_warm_up():
     order = []
     runs = {"a": lambda: order.append("a"), "b": lambda: order.append("b")}
-    found = list(interleaved(runs, repeats=2, warmup=1))
+    timed = list(interleaved(runs, repeats=2, warmup=1))
     assert order == ["a", "b"] * 3
-    assert [name for name, _ in found] == order
-    assert [elapsed is None for _, elapsed in found] == [True, True, False, False, False, False]
+    assert [name for name, _ in timed] == order
+    assert [elapsed is None for _, elapsed in timed] == [True, True, False, False, False, False]
 
 
 def test_peak_memory_counts_what_is_held_at_once():
@@ -133,7 +133,7 @@ def test_training_steps_leave_the_weights_alone(tiny, monkeypatch):
         made.append(build(network, row))
         return made[-1]
 
-    monkeypatch.setattr("trueshift.benchmark.run.build", remember)
+    monkeypatch.setattr("trueshift.bench.run.build", remember)
     torch.manual_seed(0)
     fresh = TINY.build(ROWS["stride"].source)
     measure(Bench(tiny), ["stride"])

@@ -4,15 +4,13 @@ from lightning.pytorch import Trainer
 
 import trueshift as ts
 from trueshift.data import Shapes
-from trueshift.report import tested
-from trueshift.report.tested import WriteReport, budget, set_aside
-from trueshift.training import Classifier, Segmenter
+from trueshift.training import AuditTested, Classifier, Segmenter, tested
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 
 
-def run_test(module, folder, **data):
-    callback = WriteReport(folder)
+def run_test(module, **data):
+    callback = AuditTested()
     trainer = Trainer(
         accelerator="cpu",
         logger=False,
@@ -22,7 +20,7 @@ def run_test(module, folder, **data):
     )
     options = {"batch_size": 3, "num_train": 1, "num_val": 1, "num_test": 7, **data}
     trainer.test(module, datamodule=Shapes(**options), verbose=False)
-    return callback.path
+    return callback.result
 
 
 def classifier(padding_mode="circular", **options):
@@ -36,7 +34,7 @@ def classifier(padding_mode="circular", **options):
     )
 
 
-def test_a_segmenter_is_shown_as_the_test_saw_it(tmp_path):
+def test_a_segmenter_is_audited_as_the_test_saw_it():
     module = Segmenter(
         network="unet",
         network_options={"widths": (4, 8), "in_channels": 3},
@@ -44,34 +42,33 @@ def test_a_segmenter_is_shown_as_the_test_saw_it(tmp_path):
         num_classes=11,
         max_shift=2,
     )
-    path = run_test(module, tmp_path / "run", size=9, masks=True)
-    assert path == tmp_path / "run" / "report.html"
-    page = path.read_text()
-    assert "unet, lps is exactly shift-equivariant here" in page
-    assert "7 of the test images of Shapes: 7 of 3 x 10 x 10" in page  # extended
-    assert "Segmentation under shifts" in page
-    assert "What the selectors saw and kept" in page
+    result = run_test(module, size=9, masks=True)
+    assert (result.name, result.task) == ("unet, lps", "segmentation")
+    assert result.bitwise_equal
+    assert result.images_from == "7 of the test images of Shapes"
+    assert (result.num_images, result.image_shape) == (7, (3, 10, 10))  # extended
+    assert result.examples
+    assert result.choices
 
 
 @pytest.mark.parametrize(
-    ("padding_mode", "text"),
-    [("circular", "7 of 3 x 8 x 8"), ("zeros", "behind a window of 8 x 8 pixels")],
+    ("padding_mode", "kind", "shape"),
+    [("circular", "circular", (3, 8, 8)), ("zeros", "standard", (3, 12, 12))],
 )
-def test_the_window_is_that_of_the_test(tmp_path, padding_mode, text):
-    path = run_test(classifier(padding_mode, crop_size=8), tmp_path, size=12)
-    page = path.read_text()
-    assert text in page
-    assert "truly" in page
+def test_the_window_is_that_of_the_test(padding_mode, kind, shape):
+    result = run_test(classifier(padding_mode, crop_size=8), size=12)
+    (measured,) = result.measurements
+    assert (measured.kind, measured.window) == (kind, (8, 8))
+    assert (result.num_images, result.image_shape) == (7, shape)
 
 
-def test_why_there_is_no_report_is_said(tmp_path, monkeypatch, capsys):
+def test_why_there_is_no_audit_is_said(monkeypatch, capsys):
     def fail(*args, **options):
         raise MemoryError("audit: no memory.")
 
     monkeypatch.setattr(tested, "audit", fail)
-    assert run_test(classifier(), tmp_path, size=8) is None
-    assert "no report.html: audit: no memory." in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert run_test(classifier(), size=8) is None
+    assert "no audit: audit: no memory." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("num_batches", "batch"), [(1, 100), (3, 8), (16, 4), (500, 4), (2, 3)])
@@ -80,11 +77,11 @@ def test_images_are_spread_over_the_data(num_batches, batch):
     for index in range(num_batches):
         images = torch.arange(batch) + index * batch
         kept += tested._some((images, images), index, num_batches)
-    found = [int(image) for image, _ in kept]
-    assert len(set(found)) == len(found)
-    assert min(16, num_batches * batch) <= len(found) < 32
-    assert found[0] == 0
-    assert found[-1] >= num_batches * batch * 0.75
+    places = [int(image) for image, _ in kept]
+    assert len(set(places)) == len(places)
+    assert min(16, num_batches * batch) <= len(places) < 32
+    assert places[0] == 0
+    assert places[-1] >= num_batches * batch * 0.75
 
 
 def test_images_of_several_sizes_give_those_of_the_commonest():
@@ -97,17 +94,9 @@ def test_images_of_several_sizes_give_those_of_the_commonest():
 
 
 def test_larger_images_are_fewer():
-    pairs = [num * shifts for num, shifts in (budget(side * side) for side in (8, 64, 300, 2000))]
+    pairs = [
+        num * shifts for num, shifts in (tested.budget(side * side) for side in (8, 64, 300, 2000))
+    ]
     assert pairs == sorted(pairs, reverse=True)
     assert pairs[0] <= 1024
     assert pairs[-1] == 32
-
-
-def test_files_are_set_aside_under_numbers(tmp_path):
-    path = tmp_path / "a.txt"
-    set_aside(path)  # nothing there
-    for word in ("first", "second"):
-        path.write_text(word)
-        set_aside(path)
-    assert not path.exists()
-    assert [(tmp_path / f"a.{k}.txt").read_text() for k in (0, 1)] == ["first", "second"]

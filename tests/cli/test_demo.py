@@ -8,9 +8,10 @@ import torch
 
 import trueshift as ts
 from trueshift.cli import demo as command
+from trueshift.cli.demo_server import Demo, Shown, serve
+from trueshift.cli.images import read_images
 from trueshift.cli.main import main
 from trueshift.data import make_shapes
-from trueshift.report.demo import Demo, Shown, serve
 
 
 def network(method):
@@ -71,8 +72,8 @@ def test_networks_of_the_newest_quickstart(tmp_path):
         path = tmp_path / "quickstart" / "0" / name / "network.safetensors"
         path.parent.mkdir(parents=True)
         ts.save(network("aps"), path)
-    found = command.newest_quickstart(tmp_path)
-    assert [path.split("/")[-2] for path in found] == ["baseline", "lps"]
+    files = command.newest_quickstart(tmp_path)
+    assert [path.split("/")[-2] for path in files] == ["baseline", "lps"]
 
 
 def test_wrong_usage(capsys):
@@ -84,6 +85,6 @@ def test_pictures_of_a_folder(tmp_path):
     from PIL import Image
 
     Image.new("RGB", (20, 24), (10, 200, 30)).save(tmp_path / "one.png")
-    found = command.pictures(tmp_path, 4, 16)
-    assert found.shape == (1, 3, 16, 16)
-    assert found[0, :, 5, 5].tolist() == [10, 200, 30]
+    (picture,) = read_images(tmp_path, 4, 16, seed=0)
+    assert picture.shape == (3, 16, 16)
+    assert picture[:, 5, 5].tolist() == [10, 200, 30]

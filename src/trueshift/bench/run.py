@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice, check_positive
-from trueshift.benchmark.meters import Run, flops_per_image, interleaved, peak_mib
-from trueshift.benchmark.models import NETWORKS, ROWS, NotAvailable, build
+from trueshift.bench.meters import Run, flops_per_image, interleaved, peak_mib
+from trueshift.bench.models import NETWORKS, ROWS, NotAvailable, build
 from trueshift.data.drawing import make_shapes
 from trueshift.layers.spec import HIDDEN
 
@@ -36,8 +36,8 @@ class Setting:
         repeats: Timed runs of every row.
         batch: Images per call; ``None`` is the network's own.
         size: Pixels of both axes; ``None`` is the network's own.
-        measures: What to measure beside parameters and FLOPs: times at test time, of a training
-            step, and peak memory of both.
+        measures: What to measure in addition to parameters and FLOPs: times at test time, times
+            of a training step, and peak memory of both.
         hidden: Width of learned selectors; ``None`` is the network's own.
     """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.parts import measure_operations, measure_parts, table
-from trueshift.benchmark import Setting
+from trueshift.bench import Setting
 
 
 @pytest.mark.parametrize("network", ["resnet18", "deeplab-resnet18"])
@@ -25,7 +25,7 @@ def test_operations_are_counted_and_sorted():
     assert times["stride"]["aten::mkldnn_convolution"] > 0
     head, rule, *lines = table(times, most=3).splitlines()
     assert head == "| ms | stride |"
-    assert rule == "|---|---|"
+    assert rule == "| --- | --- |"
     taken = [float(line.split("|")[2]) for line in lines]
     assert len(taken) == 3
     assert taken == sorted(taken, reverse=True)

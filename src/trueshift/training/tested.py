@@ -1,50 +1,38 @@
-"""The HTML report that a test writes: an audit of the tested network on a few test images."""
+"""An audit of the tested network on a few of the test images."""
 
 from __future__ import annotations
 
 import copy
 import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor, nn
 
-from trueshift._torchvision import import_torchvision
+from trueshift.audit import AuditResult, audit
+from trueshift.models.anysize import extend
+from trueshift.training.module import NetworkModule
+from trueshift.training.segmenter import IGNORE, Segmenter
+from trueshift.training.timing import centre_crop
 
-import_torchvision()  # before Lightning, which imports it
-
-from lightning.pytorch import Callback, LightningModule, Trainer  # noqa: E402
-from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
-
-from trueshift.audit import audit  # noqa: E402
-from trueshift.models.anysize import extend  # noqa: E402
-from trueshift.report.html import write_html  # noqa: E402
-from trueshift.training import NetworkModule, Segmenter  # noqa: E402
-from trueshift.training.timing import centre_crop  # noqa: E402
-
-FILE_NAME = "report.html"
-IGNORE = 255
 _MOST_IMAGES, _MOST_PAIRS, _FEWEST_PAIRS = 16, 1024, 32
 _PIXELS = 2**24  # of all shifted images, so that it takes seconds
 
 Item = tuple[Tensor, Tensor]
 
 
-class WriteReport(Callback):
-    """Write ``report.html`` into the run folder when a test ends.
+class AuditTested(Callback):
+    """Audit the network when a test ends; ``result`` then holds the numbers.
 
-    A few images, spread over the test data, are shifted: fewer the larger they are. A report that
-    is already there is kept under another name, ``report.0.html`` and so on.
-
-    Args:
-        folder: Where to write.
+    A few images, spread over the test data, are shifted: fewer the larger they are. Where that is
+    not possible it says why, and ``result`` stays ``None``.
     """
 
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder)
-        self.path: Path | None = None
+    def __init__(self) -> None:
+        self.result: AuditResult | None = None
         self._kept: list[Item] = []
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -67,16 +55,9 @@ class WriteReport(Callback):
         try:
             if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
                 raise ValueError("the network is spread over several processes.")
-            self.path = _write(pl_module, trainer, self._kept, self.folder / FILE_NAME)
+            self.result = _audit(pl_module, trainer, self._kept)
         except (MemoryError, ValueError) as error:  # the results are written all the same
-            print(f"no {FILE_NAME}: {error}", file=sys.stderr)
-
-
-def set_aside(path: Path) -> None:
-    """Rename a file, if it is there, to one with a number: ``a.csv`` becomes ``a.0.csv``."""
-    if path.is_file():
-        number = len(list(path.parent.glob(f"{path.stem}.*{path.suffix}")))
-        path.rename(path.with_name(f"{path.stem}.{number}{path.suffix}"))
+            print(f"no audit: {error}", file=sys.stderr)
 
 
 def budget(pixels: int) -> tuple[int, int]:
@@ -102,7 +83,7 @@ def _some(batch: Any, batch_idx: int, num_batches: int | float) -> list[Item]:
     return [(images[k].detach().cpu(), targets[k].detach().cpu()) for k in places]
 
 
-def _write(module: NetworkModule, trainer: Trainer, kept: list[Item], path: Path) -> Path:
+def _audit(module: NetworkModule, trainer: Trainer, kept: list[Item]) -> AuditResult:
     images, labels = _of_one_size([_fitted(module, *item) for item in kept])
     num_images, num_shifts = budget(images.shape[-2] * images.shape[-1])
     images, labels = images[:num_images], labels[:num_images]
@@ -110,7 +91,7 @@ def _write(module: NetworkModule, trainer: Trainer, kept: list[Item], path: Path
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     names = getattr(data, "class_names", None)
     where = "the test images" if data is None else f"the test images of {type(data).__name__}"
-    result = audit(
+    return audit(
         _uncompiled(module.network),
         images,
         labels,
@@ -123,9 +104,6 @@ def _write(module: NetworkModule, trainer: Trainer, kept: list[Item], path: Path
         class_names=names if names and len(names) == module.hparams["num_classes"] else None,
         images_from=f"{len(images)} of {where}",
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    set_aside(path)
-    return write_html(result, path)
 
 
 def _fitted(module: NetworkModule, image: Tensor, target: Tensor) -> Item:
@@ -134,7 +112,7 @@ def _fitted(module: NetworkModule, image: Tensor, target: Tensor) -> Item:
         multiple: Any = module.network.required_multiple
         return extend(image, multiple, 0.0), extend(target, multiple, IGNORE)
     if _is_standard(module):
-        return image, target  # it is seen through a window that moves
+        return image, target  # a window moves over it
     return centre_crop(image[None], module.hparams["crop_size"])[0], target
 
 
@@ -167,7 +145,7 @@ def _name(module: NetworkModule) -> str:
 
 
 def _uncompiled(network: nn.Module) -> nn.Module:
-    """Return the network as it is written: what is compiled cannot be looked into."""
+    """Return the network as it is written: hooks do not run in what is compiled."""
     plain = copy.copy(network)
     plain._compiled_call_impl = None
     return plain

@@ -1,0 +1,148 @@
+"""What is measured: networks, and one row for every way to down-sample them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from trueshift import models
+from trueshift._torchvision import import_torchvision
+from trueshift.bench.floor import without_sampling
+from trueshift.layers.spec import Sampling
+
+
+class NotAvailable(Exception):
+    """A row that a network does not have, or whose package is not installed: the reason."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network at the size and batch that it is measured at.
+
+    Attributes:
+        title: How tables call it.
+        builder: Its name in :mod:`trueshift.models`.
+        batch: Images per call.
+        size: Pixels of both axes.
+        num_classes: Outputs.
+        hidden: Width of learned selectors, as the paper has it for this data.
+        options: Further arguments of the builder.
+    """
+
+    title: str
+    builder: str
+    batch: int
+    size: int
+    num_classes: int = 1000
+    hidden: str = "eighth"
+    options: Mapping[str, Any] | None = None
+
+    def build(self, spec: Sampling) -> nn.Module:
+        """Build our network with a sampling."""
+        options = {"num_classes": self.num_classes, **(self.options or {})}
+        return getattr(models, self.builder)(spec.replace(hidden=self.hidden), **options)
+
+    @property
+    def has_cifar_stem(self) -> bool:
+        """Whether it begins with a 3x3 convolution and has no max pooling."""
+        return (self.options or {}).get("stem") == "cifar"
+
+
+NETWORKS = {
+    "resnet18-cifar": Workload(
+        "ResNet-18, CIFAR stem", "resnet18", 128, 32, 10, "same", {"stem": "cifar"}
+    ),
+    "resnet18": Workload("ResNet-18", "resnet18", 16, 224),
+    "resnet50": Workload("ResNet-50", "resnet50", 8, 224),
+    "resnet101": Workload("ResNet-101", "resnet101", 8, 224),
+    "deeplab-resnet18": Workload(
+        "DeepLabV3+ ResNet-18", "deeplabv3plus_resnet18", 4, 224, num_classes=21
+    ),
+}
+
+
+def _torchvision(network: Workload) -> nn.Module:
+    others = _package("torchvision.models", "torchvision", network, cifar_stem=True)
+    model = others.get_model(network.builder, num_classes=network.num_classes)
+    if network.has_cifar_stem:  # as is usual for images of 32 pixels; torchvision itself has none
+        model.conv1 = nn.Conv2d(3, model.conv1.out_channels, 3, padding=1, bias=False)
+        model.maxpool = nn.Identity()
+    return model
+
+
+def _antialiased_cnns(network: Workload) -> nn.Module:
+    build_other = getattr(
+        _package("antialiased_cnns", "antialiased-cnns", network), network.builder
+    )
+    return build_other(pretrained=False, filter_size=3, num_classes=network.num_classes)
+
+
+def _timm(network: Workload) -> nn.Module:
+    package = _package("timm", "timm", network)
+    options = {"num_classes": network.num_classes, "aa_layer": package.layers.BlurPool2d}
+    return package.create_model(network.builder, pretrained=False, **options)
+
+
+def _package(module: str, name: str, network: Workload, cifar_stem: bool = False) -> Any:
+    """Import another package's networks, if this one is among them."""
+    if not network.builder.startswith("resnet") or (network.has_cifar_stem and not cifar_stem):
+        raise NotAvailable(f"{name} has no {network.title}")
+    try:
+        import_torchvision()
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise NotAvailable(f"{name} is not installed (pip install {name})") from error
+
+
+def _floor(network: Workload) -> nn.Module:
+    return without_sampling(network.build(Sampling("aps")))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to down-sample.
+
+    Attributes:
+        title: How tables call it.
+        source: A :class:`Sampling` for our network, or a function that builds another one.
+        floor: Key of the row with the same convolutions and free down-sampling.
+    """
+
+    title: str
+    source: Sampling | Callable[[Workload], nn.Module]
+    floor: str | None = None
+
+
+ROWS = {
+    "torchvision": Variant("torchvision, plain", _torchvision),
+    "stride": Variant("stride", Sampling("stride")),
+    "floor": Variant("floor: dense convolutions, free sampling", _floor),
+    "lpf-tri3": Variant("LPF tri3", Sampling("stride", "tri3")),
+    "aps": Variant("APS", Sampling("aps"), "floor"),
+    "aps-tri3": Variant("APS tri3", Sampling("aps", "tri3"), "floor"),
+    "lps": Variant("LPS", Sampling("lps"), "floor"),
+    "lps-tri3": Variant("LPS tri3", Sampling("lps", "tri3"), "floor"),
+    "ddac": Variant("DDAC", Sampling("stride", "adapt3")),
+    "lps-ddac": Variant("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
+    # Selected from the input, the convolutions run strided: the plain network is their floor.
+    "aps-input": Variant('APS, select="input"', Sampling("aps", select="input"), "stride"),
+    "lps-input": Variant('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "lps-tri3-input": Variant(
+        'LPS tri3, select="input"', Sampling("lps", "tri3", select="input"), "lpf-tri3"
+    ),
+    "antialiased-cnns": Variant("antialiased-cnns, size 3", _antialiased_cnns),
+    "timm-blur": Variant("timm, aa_layer=BlurPool2d", _timm),
+}
+
+
+def build(network: Workload, row: Variant) -> nn.Module:
+    """Build a network of a row, with random weights.
+
+    Raises:
+        NotAvailable: If the row does not exist for the network, or its package is missing.
+    """
+    return network.build(row.source) if isinstance(row.source, Sampling) else row.source(network)
