@@ -23,7 +23,7 @@ class Kernel(NamedTuple):
     """A faster way to compute a formula, and when it may be taken."""
 
     run: Callable[..., Any]
-    when: Callable[..., bool]
+    when: Callable[..., bool] | None
 
 
 KERNELS: dict[str, list[Kernel]] = {}  # by the name of the formula, the first that applies wins
@@ -31,14 +31,20 @@ _PLAIN = [os.environ.get("TRUESHIFT_PLAIN", "0") not in ("", "0")]
 
 
 def formula(plain: Callable[P, R]) -> Callable[P, R]:
-    """Let kernels be registered for a function; it runs itself where none applies."""
+    """Let kernels be registered for a function; it runs itself where none applies.
+
+    Kernels are for CPUs: they see neither traced graphs nor other devices nor empty tensors.
+    """
     kernels = KERNELS[plain.__name__] = []
 
     @functools.wraps(plain)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        if not (torch.compiler.is_compiling() or _PLAIN[0] or torch._C._is_tracing()):
+        x: Any = args[0]
+        if torch.compiler.is_compiling() or _PLAIN[0] or torch._C._is_tracing():
+            return plain(*args, **kwargs)
+        if x.device.type == "cpu" and x.numel() > 0:
             for kernel in kernels:
-                if kernel.when(*args, **kwargs):
+                if kernel.when is None or kernel.when(*args, **kwargs):
                     result: R = kernel.run(*args, **kwargs)
                     return result
         return plain(*args, **kwargs)
@@ -47,13 +53,14 @@ def formula(plain: Callable[P, R]) -> Callable[P, R]:
 
 
 def fast(
-    formula: Callable[P, R], *, when: Callable[P, bool]
+    formula: Callable[P, R], *, when: Callable[P, bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a kernel for a formula.
 
     Args:
         formula: A function marked with :func:`formula`.
-        when: Takes the arguments of the formula; says whether the kernel takes them, and pays.
+        when: Takes the arguments of the formula; says whether the kernel takes them, and pays;
+            ``None`` means always.
     """
 
     def register(run: Callable[P, R]) -> Callable[P, R]:

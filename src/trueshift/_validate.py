@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from trueshift._dispatch import readable
 
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
+AXES = (1, 2, 3)  # numbers of spatial axes
 _LISTED = 40  # names that one error lists beside a suggestion
 
 Stride = int | Sequence[int]
@@ -87,9 +88,6 @@ def check_stride(who: str, stride: Stride) -> None:
 
 def stride_per_axis(who: str, stride: Stride, dim: int) -> tuple[int, ...]:
     """Return ``stride`` as one integer per spatial axis."""
-    usual = type(stride) is tuple and len(stride) == dim and set(map(type, stride)) == {int}
-    if usual and min(stride) >= 1 and max(stride) >= 2:  # type: ignore[arg-type]
-        return stride  # type: ignore[return-value]
     check_stride(who, stride)
     if not isinstance(stride, Sequence):
         return (int(stride),) * dim
@@ -112,15 +110,22 @@ def check_input(
     divisible: bool = True,
 ) -> tuple[int, ...]:
     """Raise unless a layer takes ``x`` and its stride; return the stride of each axis."""
-    check_map(who, x, dim, name)
-    if channels is not None:
+    usual = isinstance(x, Tensor) and x.ndim - 2 in (AXES if dim is None else (dim,))
+    if not usual:
+        check_map(who, x, dim, name)
+    if channels is not None and x.shape[1] != channels:
         check_channels(who, x, channels)
+    axes = x.ndim - 2
     if type(stride) is int and stride > 1:
-        strides: tuple[int, ...] = (stride,) * (x.ndim - 2)
+        strides: tuple[int, ...] = (stride,) * axes
+    elif type(stride) is tuple and len(stride) == axes and min(stride) > 0 and max(stride) > 1:
+        strides = stride
     else:
-        strides = stride_per_axis(who, stride, x.ndim - 2)
+        strides = stride_per_axis(who, stride, axes)
     if divisible:
-        check_divisible(who, x, strides)
+        for size, step in zip(x.shape[2:], strides, strict=True):
+            if size % step or size == 0:
+                check_divisible(who, x, strides)
     return strides
 
 

@@ -82,7 +82,7 @@ def convolve(
 ) -> Tensor:
     """Convolve in 1-D, 2-D or 3-D; if ``exact``, no matrix product replaces the convolution."""
     conv = CONVOLUTIONS[x.ndim - 2]
-    if not exact or x.device.type != "cpu" or traced():
+    if not exact or x.device.type != "cpu" or torch.compiler.is_compiling():
         return conv(x, weight, bias, stride, padding, dilation, groups)
     if x.shape[0] < 16 and math.prod(weight.shape[2:]) == 1 and torch.get_num_threads() == 1:
         dilation = 2  # does not matter for one tap, but such convolutions stay convolutions

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.conditions import LIMITS, image_size
+from trueshift._cpu.conditions import LIMITS
 from trueshift._cpu.layout import channels_innermost, empty_map
 from trueshift.exact import channels_last
 from trueshift.windows import (
@@ -25,6 +25,20 @@ from trueshift.windows import (
     unravel,
     window_slices,
 )
+
+
+def read_components(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Read one component per image, by one gather or, if large, row by row."""
+    last = channels_innermost(x)
+    blocks = _offsets_first(offset_blocks(x, stride), len(stride), last)
+    offsets = phase_offsets(stride)
+    if blocks.stride(-1) == 1 and blocks[0].numel() >= LIMITS.pick * len(offsets):
+        kept = x.new_empty(x.shape[0], *blocks.shape[1 + len(stride) :])
+        for image, source, place in zip(kept, blocks, phase.tolist(), strict=True):
+            image.copy_(source[offsets[place]])
+    else:
+        kept = blocks[(torch.arange(x.shape[0]), *unravel(phase, stride))]
+    return kept.movedim(-1, 1) if last else kept
 
 
 class _Hard(Function):
@@ -41,17 +55,7 @@ class HardDown(_Hard):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-        last = channels_innermost(x)
-        blocks = _offsets_first(offset_blocks(x, stride), len(stride), last)
-        size = image_size(x)
-        if blocks.stride(-1) == 1 and size >= LIMITS.pick * len(phase_offsets(stride)):
-            kept = x.new_empty(x.shape[0], *blocks.shape[1 + len(stride) :])
-            offsets = phase_offsets(stride)
-            for image, source, place in zip(kept, blocks, phase.tolist(), strict=True):
-                image.copy_(source[offsets[place]])
-        else:
-            kept = blocks[_per_image(phase, stride)]
-        return kept.movedim(-1, 1) if last else kept
+        return read_components(x, phase, stride)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -65,17 +69,13 @@ class HardUp(_Hard):
     def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
         u, last = _empty_up(y, stride).zero_(), channels_last(y)
         blocks = _offsets_first(offset_blocks(u, stride), len(stride), last)
-        blocks[_per_image(phase, stride)] = y.movedim(1, -1) if last else y
+        where = (torch.arange(y.shape[0]), *unravel(phase, stride))
+        blocks[where] = y.movedim(1, -1) if last else y
         return u
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         return HardDown.apply(grad, *ctx.saved_tensors, ctx.stride), None, None
-
-
-def _per_image(phase: Tensor, stride: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Index of each image's phase in blocks whose axes begin with batch and offsets."""
-    return (torch.arange(phase.shape[0], device=phase.device), *unravel(phase, stride))
 
 
 def _offsets_first(blocks: Tensor, dim: int, last: bool) -> Tensor:

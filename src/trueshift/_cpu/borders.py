@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.conditions import LIMITS, differentiates, image_size, on_cpu
+from trueshift._cpu.conditions import LIMITS, differentiates, image_size
 from trueshift._cpu.layout import channels_innermost, empty_map
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
@@ -18,7 +18,7 @@ from trueshift.windows import Slices, Widths, pad, phase_offsets, read_at
 
 
 def _wraps_once(x: Tensor, widths: Widths, mode: Mode) -> bool:
-    if mode != "circular" or not on_cpu(x):
+    if mode != "circular":
         return False
     sizes = x.shape[-len(widths) :]
     fits = all(max(pair) <= size for pair, size in zip(widths, sizes, strict=True))
@@ -28,30 +28,41 @@ def _wraps_once(x: Tensor, widths: Widths, mode: Mode) -> bool:
 @fast(pad, when=_wraps_once)
 def circular_pad(x: Tensor, widths: Widths, mode: Mode = "circular") -> Tensor:
     """Copy the map, then its borders from the copy; the memory format stays."""
-    padded: Tensor = CircularPad.apply(x, widths, channels_innermost(x))
+    last = channels_innermost(x)
+    if not torch.is_grad_enabled():
+        return wrapped_copy(x, widths, last)
+    padded: Tensor = CircularPad.apply(x, widths, last)
     return padded
 
 
-class CircularPad(Function):
+def wrapped_copy(x: Tensor, widths: Widths, last: bool) -> Tensor:
     """Wrap the borders of the last axes; ``last`` stores the axis before them innermost."""
+    dim, sizes, middle = len(widths), [], x
+    for n, (before, after) in zip(x.shape[-dim:], widths, strict=True):
+        sizes.append(n + before + after)
+    *lead, channels = x.shape[:-dim]
+    shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
+    out = torch.empty(shape, dtype=x.dtype, device=x.device)
+    middle = out = out.movedim(-1, -1 - dim) if last else out
+    for axis, (before, _) in zip(range(-dim, 0), widths, strict=True):
+        middle = middle.narrow(axis, before, x.shape[axis])
+    middle.copy_(x)
+    # Axis by axis, borders are copied from the result: it has the better layout by now.
+    for axis, (before, after) in zip(range(-dim, 0), widths, strict=True):
+        size = x.shape[axis]
+        if before:
+            out.narrow(axis, 0, before).copy_(out.narrow(axis, size, before))
+        if after:
+            out.narrow(axis, before + size, after).copy_(out.narrow(axis, before, after))
+    return out
+
+
+class CircularPad(Function):
+    """:func:`wrapped_copy`, whose adjoint is :class:`CircularFold`."""
 
     @staticmethod
     def forward(x: Tensor, widths: Widths, last: bool) -> Tensor:
-        dim = len(widths)
-        sizes = [n + sum(pair) for n, pair in zip(x.shape[-dim:], widths, strict=True)]
-        *lead, channels = x.shape[:-dim]
-        shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
-        out = torch.empty(shape, dtype=x.dtype, device=x.device)
-        out = out.movedim(-1, -1 - dim) if last else out
-        out[inner_region(widths, x.shape[-dim:])] = x
-        # Axis by axis, borders are copied from the result: it has the better layout by now.
-        for axis, (before, after) in zip(range(-dim, 0), widths, strict=True):
-            size = x.shape[axis]
-            if before:
-                out.narrow(axis, 0, before).copy_(out.narrow(axis, size, before))
-            if after:
-                out.narrow(axis, before + size, after).copy_(out.narrow(axis, before, after))
-        return out
+        return wrapped_copy(x, widths, last)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -126,7 +137,7 @@ def filled_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Wi
 
 def copies_images(x: Tensor) -> bool:
     """Whether images are large enough to be copied one by one, and no backward pass follows."""
-    return on_cpu(x) and image_size(x) >= LIMITS.window and not differentiates(x)
+    return image_size(x) >= LIMITS.window and not differentiates(x)
 
 
 def _copies_windows(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> bool:

@@ -55,16 +55,6 @@ def limits(**changes: float) -> Iterator[None]:
         vars(LIMITS).update(before)
 
 
-def on_cpu(x: Tensor) -> bool:
-    """Whether ``x`` has values that a CPU can read."""
-    return x.device.type == "cpu" and x.numel() > 0
-
-
-def inference(x: Tensor) -> bool:
-    """Whether ``x`` is on a CPU and no backward pass can follow."""
-    return x.device.type == "cpu" and not torch.is_grad_enabled() and x.numel() > 0
-
-
 def differentiates(*tensors: Tensor | int | None) -> bool:
     """Whether a backward pass through one of the tensors may follow."""
     if not torch.is_grad_enabled():

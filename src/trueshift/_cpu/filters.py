@@ -17,8 +17,6 @@ from trueshift._cpu.conditions import (
     differentiates,
     full_precision,
     image_size,
-    inference,
-    on_cpu,
 )
 from trueshift._cpu.sampling import mix_windows
 from trueshift._cpu.scores import weight_gradient
@@ -49,7 +47,7 @@ from trueshift.windows import (
 
 def _mixes_large_windows(x: Tensor, kernel: Tensor, phase: Phase, *_: Any) -> bool:
     large = image_size(x) >= LIMITS.mix_windows and not channels_last(x)
-    return on_cpu(x) and is_soft(phase) and large
+    return is_soft(phase) and large
 
 
 @fast(blur_down, when=_mixes_large_windows)
@@ -68,7 +66,7 @@ def blur_down_twice(
 
 
 def _is_slow_at_a_phase(x: Tensor, kernel: Tensor, phase: Phase, *_: Any) -> bool:
-    return on_cpu(x) and isinstance(phase, Tensor) and (is_soft(phase) or differentiates(x))
+    return isinstance(phase, Tensor) and (is_soft(phase) or differentiates(x))
 
 
 @fast(blur_down, when=_is_slow_at_a_phase)
@@ -80,7 +78,7 @@ def blur_then_down(
 
 
 def _pads_inside(x: Tensor, kernel: Tensor, phase: Phase, stride: Any, mode: Mode) -> bool:
-    return on_cpu(x) and mode == "zeros" and isinstance(phase, int) and phase == 0
+    return mode == "zeros" and isinstance(phase, int) and phase == 0
 
 
 @fast(blur_down, when=_pads_inside)
@@ -97,7 +95,7 @@ def blur_down_padded(
 def _computes_kept_only(
     x: Tensor, weight: Tensor, norm: Any, groups: int, phase: Phase, *_: Any, exact: bool = False
 ) -> bool:
-    return on_cpu(x) and (exact or isinstance(phase, int))
+    return exact or isinstance(phase, int)
 
 
 @fast(adaptive_blur_down, when=_computes_kept_only)
@@ -132,7 +130,7 @@ def adaptive_blur_kept(
 
 def _sums_rows(padded: Tensor, filters: Tensor, groups: int, *_: Any) -> bool:
     last = channels_last(padded) and channels_last(filters)
-    kind = padded.dtype == filters.dtype == torch.float32 and inference(padded)
+    kind = padded.dtype == filters.dtype == torch.float32 and not torch.is_grad_enabled()
     return last and kind and groups < padded.shape[1] and padded.numel() < 2**31
 
 
@@ -177,7 +175,7 @@ def _places(
 
 
 def _accumulates(padded: Tensor, filters: Tensor, *_: Any) -> bool:
-    return on_cpu(padded) and not differentiates(padded, filters)
+    return not differentiates(padded, filters)
 
 
 @fast(mix_neighbours, when=_accumulates)
@@ -249,7 +247,7 @@ def _reads_images(
     if not is_soft(phase) or not differentiates(phase) or not differentiates(weight):
         return False
     same = x.dtype == weight.dtype == phase.dtype  # type: ignore[union-attr]
-    return on_cpu(x) and same and full_precision(x)
+    return same and full_precision(x)
 
 
 @fast(conv_down, when=_reads_images)

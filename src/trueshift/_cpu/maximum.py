@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from trueshift._cpu.chunks import by_chunks, by_chunks_twice
-from trueshift._cpu.conditions import differentiates, image_size, inference, on_cpu
+from trueshift._cpu.conditions import differentiates, image_size
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.exact import channels_last, convolve
@@ -23,7 +23,7 @@ from trueshift.windows import Phase, is_soft, kernel_reach, pad, phase_window
 
 
 def _is_faster_by_axis(x: Tensor, size: tuple[int, ...]) -> bool:
-    return on_cpu(x) and not (differentiates(x) and channels_last(x))  # there pooling is fast
+    return not (differentiates(x) and channels_last(x))  # there pooling is fast
 
 
 @fast(max_filter, when=_is_faster_by_axis)
@@ -76,7 +76,7 @@ class _Larger(Function):
 
 
 def _pools_windows(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> bool:
-    return inference(x) and kernel is None and not is_soft(phase)
+    return not torch.is_grad_enabled() and kernel is None and not is_soft(phase)
 
 
 @fast(max_down, when=_pools_windows)
@@ -88,7 +88,8 @@ def pool_windows(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> 
 
 
 def _has_one_border(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> bool:
-    return inference(x) and kernel is not None and not is_soft(phase) and mode == "circular"
+    hard = kernel is not None and not is_soft(phase)
+    return hard and mode == "circular" and not torch.is_grad_enabled()
 
 
 @fast(max_down, when=_has_one_border)
@@ -108,7 +109,7 @@ def filter_peaks(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> 
 
 
 def _is_kept_for_backward(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> bool:
-    return on_cpu(x) and differentiates(x)
+    return differentiates(x)
 
 
 @fast(max_down, when=_is_kept_for_backward)

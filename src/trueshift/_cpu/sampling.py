@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._cpu.adjoints import HardDown, HardUp, SoftDown, SoftUp, SoftWindow
+from trueshift._cpu.adjoints import (
+    HardDown,
+    HardUp,
+    SoftDown,
+    SoftUp,
+    SoftWindow,
+    read_components,
+)
 from trueshift._cpu.borders import copies_images, filled_windows
 from trueshift._cpu.chunks import chunks
-from trueshift._cpu.conditions import LIMITS, differentiates, image_size, on_cpu
+from trueshift._cpu.conditions import LIMITS, differentiates, image_size
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.exact import channels_last, last_format
@@ -20,14 +28,15 @@ from trueshift.windows import Phase, Widths, is_soft, pad, phase_window
 
 
 def _takes_tensor(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
-    return on_cpu(x) and isinstance(phase, Tensor)
+    return isinstance(phase, Tensor)
 
 
 @fast(keep_phase, when=_takes_tensor)
 def keep_by_slices(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> Tensor:
     """Read only what is kept; mix soft phases by a convolution or slice by slice."""
-    if not is_soft(phase):
-        kept: Tensor = HardDown.apply(x, phase, stride)
+    if phase.dtype == torch.int64:  # type: ignore[union-attr]
+        keep: Any = HardDown.apply if differentiates(x) else read_components
+        kept: Tensor = keep(x, phase, stride)
         return kept
     phase = phase.to(x.dtype)  # type: ignore[union-attr]
     if _mixes_by_convolution(x):
@@ -49,7 +58,7 @@ def place_by_slices(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor
 def _copies_windows(
     x: Tensor, phase: Phase, stride: tuple[int, ...], widths: Widths, mode: Mode
 ) -> bool:
-    if not isinstance(phase, Tensor) or not on_cpu(x):
+    if not isinstance(phase, Tensor):
         return False
     filled = mode == "zeros" and copies_images(x)
     return is_soft(phase) or differentiates(x) or filled

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.borders import circular_pad
+from trueshift._cpu.borders import wrapped_copy
 from trueshift._cpu.chunks import by_chunks, chunks
-from trueshift._cpu.conditions import LIMITS, full_precision, image_size, inference, on_cpu
+from trueshift._cpu.conditions import LIMITS, full_precision, image_size
 from trueshift._cpu.layout import channels_innermost
 from trueshift._cpu.sums import spatial_means
 from trueshift._dispatch import fast
@@ -28,7 +28,7 @@ from trueshift.windows import component_view, offset_blocks, pad
 
 
 def _ranks_by_rounded_sums(x: Tensor, theta: Theta, stride: Any, mode: Mode) -> bool:
-    return mode == "circular" and inference(x) and full_precision(x)
+    return mode == "circular" and not torch.is_grad_enabled() and full_precision(x)
 
 
 @fast(conv_ranking, when=_ranks_by_rounded_sums)
@@ -46,7 +46,7 @@ def rank_by_rounded_sums(
     weight1, bias1, weight2, bias2 = theta
 
     def means(part: Tensor) -> Tensor:
-        wide = circular_pad(part, border, "circular")
+        wide = wrapped_copy(part, border, channels_innermost(part))
         return spatial_means(convolve(wide, weight1, bias1, dilation=stride).relu_(), stride)
 
     hidden = by_chunks(means, x, per_image=_per_image(x, weight1))  # (B, C_hid, *stride)
@@ -76,7 +76,7 @@ def _with_exact(
 def _trains(x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = False) -> bool:
     if exact or mode != "circular" or not torch.is_grad_enabled():
         return False
-    return on_cpu(x) and full_precision(x) and theta[0].dtype == x.dtype
+    return full_precision(x) and theta[0].dtype == x.dtype
 
 
 @fast(conv_logits, when=_trains)
@@ -98,7 +98,7 @@ def _has_dilated_border(
     x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = False
 ) -> bool:
     modes = {mode} if isinstance(mode, str) else set(mode)
-    return on_cpu(x) and modes <= {"circular", "zeros"}
+    return modes <= {"circular", "zeros"}
 
 
 @fast(conv_logits, when=_has_dilated_border)
@@ -215,7 +215,7 @@ def weight_gradient(
 
 
 def _is_power_sum(x: Tensor, p: float, stride: tuple[int, ...]) -> bool:
-    return on_cpu(x) and p != math.inf
+    return p != math.inf
 
 
 @fast(norm_ranking, when=_is_power_sum)
@@ -227,7 +227,7 @@ def rank_by_rounded_norms(x: Tensor, p: float, stride: tuple[int, ...]) -> Tenso
 
 
 def _is_rounded(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = False) -> bool:
-    return not exact and on_cpu(x) and p != math.inf and not torch.is_grad_enabled()
+    return not exact and p != math.inf and not torch.is_grad_enabled()
 
 
 @fast(norm_logits, when=_is_rounded)

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from trueshift._cpu.chunks import by_chunks
-from trueshift._cpu.conditions import image_size, on_cpu
+from trueshift._cpu.conditions import image_size
 from trueshift._dispatch import fast
 from trueshift.exact import channels_last, order_free_mean, sum_dtype
 from trueshift.ties import argmax_phase, break_ties
 
 
 def _is_plain_mean(x: Tensor, dim: int | tuple[int, ...]) -> bool:
-    return on_cpu(x) and not x.requires_grad
+    return not x.requires_grad
 
 
 @fast(order_free_mean, when=_is_plain_mean)
@@ -57,11 +57,7 @@ def spatial_means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     return (sums.movedim(-1, 1) if last else sums) / count
 
 
-def _readable(logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]) -> bool:
-    return on_cpu(logits)
-
-
-@fast(argmax_phase, when=_readable)
+@fast(argmax_phase)
 def argmax_where_tied(
     logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
 ) -> Tensor:

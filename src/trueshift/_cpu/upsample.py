@@ -17,7 +17,7 @@ from torch.autograd import Function
 
 from trueshift._cpu.adjoints import inner_products
 from trueshift._cpu.chunks import by_chunks, by_chunks_twice, chunks
-from trueshift._cpu.conditions import LIMITS, full_precision, image_size, inference, on_cpu
+from trueshift._cpu.conditions import LIMITS, full_precision, image_size
 from trueshift._cpu.layout import empty_map
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
@@ -30,7 +30,7 @@ def _lies_between(
     y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], mode: Mode
 ) -> bool:
     means = set(stride) == {2} and kernel.shape[-1] == 3 and not is_soft(phase)
-    large = inference(y) and full_precision(y) and image_size(y) >= LIMITS.fill
+    large = not torch.is_grad_enabled() and full_precision(y) and image_size(y) >= LIMITS.fill
     return means and large and mode in ("circular", "zeros") and _is_binomial(kernel)
 
 
@@ -91,7 +91,7 @@ def _learns(y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], m
     types = y.dtype == torch.float32 and phase.dtype in (torch.int64, torch.float32)
     if not (cuts and types and mode in ("circular", "zeros") and is_soft(phase)):
         return False
-    usual = on_cpu(y) and full_precision(y) and not channels_last(y)
+    usual = full_precision(y) and not channels_last(y)
     return torch.is_grad_enabled() and usual and _is_binomial(kernel)
 
 
@@ -105,11 +105,7 @@ def transposed_blur_up(
     return up
 
 
-def _is_large(y: Tensor, *_: Any) -> bool:
-    return on_cpu(y)
-
-
-@fast(blur_up, when=_is_large)
+@fast(blur_up)
 def blur_up_in_chunks(
     y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], mode: Mode
 ) -> Tensor:

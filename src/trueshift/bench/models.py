@@ -129,10 +129,14 @@ ROWS = {
     "ddac": Variant("DDAC", Sampling("stride", "adapt3")),
     "lps-ddac": Variant("LPS + DDAC", Sampling("lps", "adapt3"), "floor"),
     # Selected from the input, the convolutions run strided: the plain network is their floor.
-    "aps-input": Variant('APS, select="input"', Sampling("aps", select="input"), "stride"),
-    "lps-input": Variant('LPS, select="input"', Sampling("lps", select="input"), "stride"),
+    "aps-input": Variant(
+        'APS, select_from="input"', Sampling("aps", select_from="input"), "stride"
+    ),
+    "lps-input": Variant(
+        'LPS, select_from="input"', Sampling("lps", select_from="input"), "stride"
+    ),
     "lps-tri3-input": Variant(
-        'LPS tri3, select="input"', Sampling("lps", "tri3", select="input"), "lpf-tri3"
+        'LPS tri3, select_from="input"', Sampling("lps", "tri3", select_from="input"), "lpf-tri3"
     ),
     "antialiased-cnns": Variant("antialiased-cnns, size 3", _antialiased_cnns),
     "timm-blur": Variant("timm, aa_layer=BlurPool2d", _timm),

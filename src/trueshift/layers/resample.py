@@ -79,7 +79,9 @@ class PolyphaseDown(nn.Module):
         return_phase: bool = False,
         tie_breaker: TieBreaker | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        x, strides = self._extend(x)
+        wraps = self.padding_mode == "circular"
+        strides = check_input("PolyphaseDown", x, self.stride, divisible=wraps)
+        x = x if wraps else self._extended(x, strides)
         known: Phase | None = phase
         if phase is not None:
             check_phase("PolyphaseDown", phase, x, math.prod(strides))
@@ -105,26 +107,28 @@ class PolyphaseDown(nn.Module):
             tie_breaker: The map that will be sampled, if that is another one, or a function that
                 returns it; it then breaks ties.
         """
-        x, strides = self._extend(x)
         if isinstance(tie_breaker, Tensor):
-            tie_breaker, _ = self._extend(tie_breaker)
-        return self._choose(x, strides, tie_breaker)
+            tie_breaker = self.extend(tie_breaker)
+        x = self.extend(x)
+        return self._choose(x, check_input("PolyphaseDown", x, self.stride), tie_breaker)
 
     def extend(self, x: Tensor) -> Tensor:
         """Check that the stride divides the size of ``x``, or extend it where borders allow."""
-        return self._extend(x)[0]
+        wraps = self.padding_mode == "circular"
+        strides = check_input("PolyphaseDown", x, self.stride, divisible=wraps)
+        return x if wraps else self._extended(x, strides)
 
-    def _extend(self, x: Tensor) -> tuple[Tensor, tuple[int, ...]]:
-        strides = check_input("PolyphaseDown", x, self.stride, divisible=False)
-        if self.padding_mode != "circular":
-            modes = axis_modes(
-                check_mode("PolyphaseDown", self.padding_mode, len(strides)), len(strides)
-            )
-            axes = zip(x.shape[2:], strides, modes, strict=True)
-            widths = tuple((0, 0 if mode == "circular" else -n % s) for n, s, mode in axes)
-            x = pad(x, widths, self.padding_mode)
+    def _extended(self, x: Tensor, strides: tuple[int, ...]) -> Tensor:
+        dim = len(strides)
+        modes = axis_modes(check_mode("PolyphaseDown", self.padding_mode, dim), dim)
+        # Not -n % s: a compiler cannot reason about remainders of negative sizes.
+        widths = tuple(
+            (0, 0 if mode == "circular" else (s - n % s) % s)
+            for n, s, mode in zip(x.shape[2:], strides, modes, strict=True)
+        )
+        x = pad(x, widths, self.padding_mode)
         check_divisible("PolyphaseDown", x, strides)
-        return x, strides
+        return x
 
     def _choose(
         self, x: Tensor, strides: tuple[int, ...], tie_breaker: TieBreaker | None = None

@@ -58,6 +58,8 @@ class Selector(nn.Module):
     """
 
     learns: ClassVar[bool] = False
+    dim: int | None = None  # of the maps that it takes, if not any
+    channels: int | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +79,8 @@ class Selector(nn.Module):
         return self.logits(x, stride)
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
-        logits = self.logits(x, self._check(x, stride))
+        who, dim, channels = type(self).__name__, self.dim, self.channels
+        logits = self.logits(x, check_input(who, x, stride, dim=dim, channels=channels))
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
     def choose(
@@ -91,15 +94,13 @@ class Selector(nn.Module):
             tie_breaker: A map that moves as ``x`` does and breaks ties in its place, or a function
                 that returns it: the map that will be sampled, if that is another one.
         """
-        strides = self._check(x, stride)
+        who, dim, channels = type(self).__name__, self.dim, self.channels
+        strides = check_input(who, x, stride, dim=dim, channels=channels)
         with torch.no_grad():
             scores = self.ranking(x, strides)
             phase = argmax_phase(scores, x if tie_breaker is None else tie_breaker, strides)
         chosen: Tensor = self.chosen(phase, x, tie_breaker, strides)
         return chosen
-
-    def _check(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
-        return check_input(type(self).__name__, x, stride)
 
 
 class ConvSelector(Selector):
@@ -206,9 +207,6 @@ class ConvSelector(Selector):
         first, second = self.conv1, self.conv2
         return first.weight, first.bias, second.weight, second.bias  # type: ignore[return-value]
 
-    def _check(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
-        return check_input("ConvSelector", x, stride, dim=self.dim, channels=self.channels)
-
     def extra_repr(self) -> str:
         """Show the border and the rules."""
         rules = f"train_rule={self.train_rule}, test_rule={self.test_rule}"
@@ -273,15 +271,12 @@ class FixedSelector(Selector):
         self, x: Tensor, stride: Stride = 2, tie_breaker: TieBreaker | None = None
     ) -> Tensor:
         """Return the same hard phase for every image."""
-        num_phases = math.prod(self._check(x, stride))
+        num_phases = math.prod(check_input("FixedSelector", x, stride, divisible=False))
         if self.index >= num_phases:
             raise ValueError(
                 f"FixedSelector: stride={stride} has {num_phases} phases, got index {self.index}."
             )
         return torch.full((x.shape[0],), self.index, dtype=torch.int64, device=x.device)
-
-    def _check(self, x: Tensor, stride: Stride) -> tuple[int, ...]:
-        return check_input("FixedSelector", x, stride, divisible=False)
 
     def extra_repr(self) -> str:
         """Show the component."""
