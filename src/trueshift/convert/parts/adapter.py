@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trueshift._validate import stride_per_axis
+from trueshift.convert.parts.phases import fit
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.ties import argmax_phase
 
@@ -47,8 +49,13 @@ class Down(PolyphaseDown):
             phase = self.choose(x, tie_breaker)
         return super().forward(x, phase, return_phase)
 
+    def fit(self, x: Tensor) -> Tensor:
+        if self.padding_mode == "circular":
+            return super().fit(x)
+        return fit(x, stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2))
+
     def choose(self, x: Tensor, tie_breaker: TieBreaker | None = None) -> Tensor:  # type: ignore[override]
         x = self.fit(x)
-        stride = self.stride if isinstance(self.stride, tuple) else (self.stride,) * (x.ndim - 2)
+        stride = stride_per_axis("PolyphaseDown", self.stride, x.ndim - 2)
         filtered = self.antialias(x) if self._selects_on_filtered else x  # type: ignore[misc]
         return choose(self.selector, filtered, stride, tie_breaker)
