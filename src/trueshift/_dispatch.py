@@ -53,7 +53,7 @@ def formula(plain: Callable[P, R]) -> Callable[P, R]:
 
 
 def fast(
-    formula: Callable[P, R], *, when: Callable[P, bool] | None = None
+    formula: Callable[P, R], *, when: Callable[..., bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a kernel for a formula.
 

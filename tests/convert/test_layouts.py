@@ -4,6 +4,7 @@ import pytest
 import torch
 from networks import trained
 from torch import nn
+from user_nets import Net
 
 import trueshift as ts
 from trueshift.convert import register_rule
@@ -78,15 +79,9 @@ def test_layers_that_need_the_default_format_get_it(layer):
         assert torch.equal(new(last(x)), new(x))
 
 
-class WritesThroughView(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
-
-    def forward(self, x):
-        y = self.conv(x)
-        y.view(-1, 1, *y.shape[2:]).mul_(2)
-        return y
+def write_through_view(y):
+    y.view(-1, 1, *y.shape[2:]).mul_(2)
+    return y
 
 
 class OverwritesInput(nn.Module):
@@ -103,9 +98,9 @@ class OverwritesInput(nn.Module):
         return self.relu(x) + self.norm(y)
 
 
-@pytest.mark.parametrize("build", [WritesThroughView, OverwritesInput])
-def test_operations_in_place_keep_their_meaning(build):
-    net, x = build().eval(), torch.randn(4, 3, 8, 8)
+@pytest.mark.parametrize("net", [Net(write_through_view, stride=2), OverwritesInput()])
+def test_operations_in_place_keep_their_meaning(net):
+    net, x = net.eval(), torch.randn(4, 3, 8, 8)
     new = ts.convert(net, "stride", EXAMPLE, padding="keep")
     circular = ts.convert(net, "stride", EXAMPLE)
     inner = (..., slice(1, -1), slice(1, -1))
@@ -150,20 +145,9 @@ def test_a_device_without_autocast():
         assert new(torch.randn(4, 3, 8, 8, device="meta")).shape == (4, 4, 4, 4)
 
 
-class Labels(nn.Module):
-    """Returns labels and a mask of the map."""
-
-    def __init__(self):
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
-
-    def forward(self, x):
-        y = self.conv(x)
-        return y.argmax(1), y > 0
-
-
 def test_outputs_need_not_be_floating():
-    new, x = ts.convert(Labels().eval(), "aps", EXAMPLE), torch.randn(4, 3, 8, 8)
+    net, x = Net(lambda y: (y.argmax(1), y > 0), stride=2).eval(), torch.randn(4, 3, 8, 8)
+    new = ts.convert(net, "aps", EXAMPLE)
     with torch.no_grad():
         labels, positive = new(x)
         moved = new(x.roll((2, 4), (2, 3)))

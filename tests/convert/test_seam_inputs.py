@@ -3,23 +3,13 @@
 import pytest
 import torch
 from torch import nn
+from user_nets import Net
 
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.convert.trace.trees import leaves
 from trueshift.shifts import circular_shift
 
 X = torch.randn(2, 3, 8, 12, generator=torch.Generator().manual_seed(3))
-
-
-class Net(nn.Module):
-    """A convolution and whatever a test wants of its map."""
-
-    def __init__(self, after, **options):
-        super().__init__()
-        self.after, self.conv = after, nn.Conv2d(3, 4, 3, **({"padding": 1} | options))
-
-    def forward(self, x):
-        return self.after(self.conv(x.to(self.conv.weight.dtype)))
 
 
 OUTPUTS = {

@@ -5,6 +5,17 @@ from torch import nn
 from torch.nn import functional as F
 
 
+class Net(nn.Module):
+    """A convolution and whatever a test wants of its map."""
+
+    def __init__(self, after, **options):
+        super().__init__()
+        self.after, self.conv = after, nn.Conv2d(3, 4, 3, **({"padding": 1} | options))
+
+    def forward(self, x):
+        return self.after(self.conv(x.to(self.conv.weight.dtype)))
+
+
 class Block(nn.Module):
     """A strided residual block with a shortcut."""
 
@@ -230,6 +241,21 @@ def sequential():
 
 def image(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(5))
+
+
+def fit(new, loss_of, steps=20):
+    """Train for a few steps; return the losses and the selectors' weights that did not change."""
+    before = {n: p.detach().clone() for n, p in new.named_parameters() if "selector" in n}
+    optimizer = torch.optim.Adam(new.train().parameters(), 1e-2)
+    losses = []
+    for _ in range(steps):
+        loss = loss_of(new)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    after = dict(new.eval().named_parameters())
+    return losses, [name for name, value in before.items() if torch.equal(after[name], value)]
 
 
 RGB = (2, 3, 24, 16)

@@ -130,6 +130,8 @@ class ConvSelector(Selector):
     """
 
     learns = True
+    channels: int
+    dim: int
     tau: Tensor
 
     def __init__(
