@@ -83,7 +83,7 @@ def max_and_sample(
 
 def _choose(down: PolyphaseDown, x: Tensor) -> Tensor:
     """Choose the phase of a map; a selector that takes fewer channels reads the first ones."""
-    channels = getattr(down.selector, "channels", x.shape[1])
+    channels = getattr(down.selector, "channels", None) or x.shape[1]
     return down.choose(x.narrow(1, 0, channels), tie_breaker=x)
 
 
