@@ -7,7 +7,8 @@ from torch import nn
 import trueshift as ts
 from trueshift.export import check, export, load
 from trueshift.export.check import TOLERANCE, Exactness
-from trueshift.export.write import Exported, _narrower
+from trueshift.export.trace import _narrower
+from trueshift.export.write import Exported
 
 # The exporters warn of their own affairs.
 pytestmark = [

@@ -66,31 +66,28 @@ def _fingerprints(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     code = _pixels(x)
     for axis, base in zip(range(1, x.ndim - 1), _BASES, strict=False):
         code = _whole_axis(code, axis, base)
-    for axis, step in enumerate(stride, 1):
-        code = code.unflatten(axis, (-1, step)).amax(axis)
-    return code.flatten(1)
+    sizes = [n for size, s in zip(x.shape[2:], stride, strict=True) for n in (size // s, s)]
+    blocks = code.reshape(x.shape[0], *sizes)  # (B, h, s, w, s)
+    return blocks.amax(tuple(range(1, blocks.ndim, 2))).flatten(1)
 
 
 def _pixels(x: Tensor) -> Tensor:
     """Hash the channels of every pixel to one residue: int64 ``(B, *spatial)``."""
-    channel = torch.arange(x.shape[1], device=x.device)
-    # Between 2**38 and 2**40: neighbouring values differ by more than 1 and none exceeds 2**49,
-    # beyond which some vectorized casts are wrong.
-    weight = (_powers(_CHANNEL_BASE, channel) + 2**30).double() * 2.0**8
-    terms = (_distinct(x) * weight.view(-1, *[1] * (x.ndim - 2))).long()
+    weight = _look_up(_weights, _CHANNEL_BASE, torch.arange(x.shape[1], device=x.device))
+    terms = (_distinct(x) * _before(weight, x.ndim - 2)).long()
     return (terms % _PRIME).sum(1) % _PRIME
 
 
 def _distinct(x: Tensor) -> Tensor:
-    """Map different values to different ones of float64, none beyond 2**9, 2**-36 apart or more.
+    """Map different values to different ones of float64: up to 2**9, at least 2**-36 apart.
 
     Only correctly rounded operations, so that all runtimes agree; no bits, which ONNX cannot read.
     """
     if x.dtype != torch.float64:
-        size = x.double().abs()
-        return x.double().sign() * size.sqrt().sqrt().sqrt().sqrt()
-    # The value times 2**1074 is an integer: its residue, which fmod computes exactly. The scale is
-    # a tensor because the ONNX exporter rounds numbers to float32.
+        x = x.double()
+        return x.sign() * x.abs().sqrt().sqrt().sqrt().sqrt()
+    # The value times 2**1074 is an integer: its residue, which fmod computes exactly. The numbers
+    # are tensors because the ONNX exporter rounds Python's to float32.
     prime, scale = torch.tensor([_PRIME, 2.0**537], dtype=torch.float64).unbind()
     x = x.fmod(prime)
     for _ in range(2):
@@ -101,37 +98,50 @@ def _distinct(x: Tensor) -> Tensor:
 def _whole_axis(code: Tensor, axis: int, base: int) -> Tensor:
     """Fold a whole axis, as seen from every position, into that position.
 
-    With ``b`` the base and ``n`` the size, position ``i`` gets the sum of ``b ** k`` times the code
-    ``k`` steps after ``i + 1``. That is ``b ** -(i + 1)`` times the sum of ``b ** j`` times the code
-    at ``j``, over all ``j``, if those up to ``i`` are counted ``b ** n`` times: a cumulative sum.
+    With base ``b`` and size ``n``, position ``i`` gets the sum of ``b ** k`` times the code that is
+    ``k`` steps after ``i + 1``. That is ``b ** -(i + 1)`` times the sum over all positions ``j`` of
+    ``b ** j`` times the code at ``j``, those up to ``i`` times ``b ** n``: a cumulative sum.
     """
-    place = torch.arange(code.shape[axis], device=code.device)
-    after = [1] * (code.ndim - axis - 1)
-    power = _powers(base, place).view(-1, *after)
-    inverse = _powers(pow(base, -1, _PRIME), place).view(-1, *after)
+    place, after = torch.arange(code.shape[axis], device=code.device), code.ndim - axis - 1
+    power = _before(_look_up(_powers, base, place), after)
+    inverse = _before(_look_up(_powers, pow(base, -1, _PRIME), place), after)
     terms = code * power % _PRIME
     wrapped = terms.cumsum(axis) % _PRIME * (power[-1] - 1)
     return (terms.sum(axis, keepdim=True) + wrapped) % _PRIME * inverse % _PRIME
 
 
-def _powers(base: int, exponent: Tensor) -> Tensor:
-    """Return ``base ** (exponent + 1)`` as residues, for an exponent counted up from 0."""
-    table, size = _TABLES[base], exponent.shape[0]
-    if isinstance(size, int) and size > _TABLE:
-        table = _table(base, size)
-    # A copy that waits would make the host wait for the device.
-    return table.to(exponent.device, non_blocking=True).index_select(0, exponent)
+def _before(vector: Tensor, num_axes: int) -> Tensor:
+    """Add axes of one element after that of a vector."""
+    for _ in range(num_axes):
+        vector = vector.unsqueeze(-1)
+    return vector
 
 
-def _table(base: int, size: int) -> Tensor:
+def _powers(base: int, size: int) -> Tensor:
+    """The residues of ``base ** 1`` to ``base ** size`` or beyond."""
     powers = torch.tensor([base])
     while len(powers) < size:
         powers = torch.cat([powers, powers * pow(base, len(powers), _PRIME) % _PRIME])
     return powers
 
 
-_TABLES = {
-    base: _table(base, _TABLE)
-    for one in (_CHANNEL_BASE, *_BASES)
-    for base in (one, pow(one, -1, _PRIME))
-}
+def _weights(base: int, size: int) -> Tensor:
+    """The same from 2**38 to 2**40, in float64.
+
+    Products with what :func:`_distinct` returns then differ by more than 1, and remain below 2**51,
+    beyond which some vectorized casts to int64 are wrong.
+    """
+    return (_powers(base, size) + 2**30).double() * 2.0**8
+
+
+def _look_up(make: Callable[[int, int], Tensor], base: int, place: Tensor) -> Tensor:
+    """Return the elements of a table at places counted up from 0."""
+    table, size = _TABLES[base], place.shape[0]
+    if isinstance(size, int) and size > _TABLE:
+        table = make(base, size)
+    # A copy that blocks would make the host wait for the device.
+    return table.to(place.device, non_blocking=True).index_select(0, place)
+
+
+_TABLES = {base: _powers(base, _TABLE) for b in _BASES for base in (b, pow(b, -1, _PRIME))}
+_TABLES[_CHANNEL_BASE] = _weights(_CHANNEL_BASE, _TABLE)
