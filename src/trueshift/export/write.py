@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ def export(
     dynamic: Sequence[str] = DYNAMIC,
     *,
     force: bool = False,
+    progress: Callable[[str], object] = lambda stage: None,
 ) -> Exported:
     """Write a network to a file that runs without this package.
 
@@ -62,6 +63,7 @@ def export(
         form: ``"onnx"``, or ``"pt2"`` for a program that :func:`torch.export.load` reads.
         dynamic: What may change from call to call: ``"batch"``, ``"size"``, both or nothing.
         force: Replace a file that exists.
+        progress: Called with what begins now: each stage takes a while.
 
     Returns:
         What was written.
@@ -76,7 +78,9 @@ def export(
     multiples = _multiples(model, example.ndim - 2)
     ranges = full_ranges(example, multiples, dynamic)
     _check_takes(model, example, multiples, dynamic)
+    progress("tracing")
     program, ranges = trace(_OneInput(model), example, ranges, multiples)
+    progress("translating to ONNX" if form == "onnx" else "writing")
     with written_whole(path) as partial:
         if form == "pt2":
             torch.export.save(program, partial)
@@ -125,8 +129,8 @@ def _free_path(path: Path, form: str, force: bool) -> Path:
 
 
 def _multiples(model: nn.Module, dim: int) -> tuple[int, ...]:
-    told = getattr(model, "required_multiple", 1)
-    return tuple(told) if isinstance(told, Sequence) else (int(told),) * dim
+    multiple = getattr(model, "required_multiple", 1)
+    return tuple(multiple) if isinstance(multiple, Sequence) else (int(multiple),) * dim
 
 
 def _check_takes(
