@@ -7,7 +7,8 @@ from torch import nn
 import trueshift as ts
 from trueshift.export import check, export, load
 from trueshift.export.check import TOLERANCE, Exactness
-from trueshift.export.write import Exported, _narrower
+from trueshift.export.trace import _narrower
+from trueshift.export.write import Exported
 
 # The exporters warn of their own affairs.
 pytestmark = [
@@ -66,7 +67,9 @@ def test_a_program_takes_any_batch_and_size(net, tmp_path):
 
 
 def test_onnx_with_a_dynamic_batch(net, tmp_path):
-    exported = export(net, X, tmp_path / "net.onnx", "onnx", dynamic=["batch"])
+    stages = []
+    exported = export(net, X, tmp_path / "net.onnx", dynamic=["batch"], progress=stages.append)
+    assert stages == ["tracing", "translating to ONNX"]
     assert exported.sizes == ((12, 12), (8, 8))
     found = check(net, exported, X, repeats=1)
     assert set(found.differences) == {(1, 3, 12, 8), (2, 3, 12, 8), (3, 3, 12, 8)}

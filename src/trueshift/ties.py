@@ -5,28 +5,26 @@ components and no symmetry: every score of single components ties, and taking th
 not equivariant. Among the tied phases we take the one from which the *whole* map, seen from its
 best position, has the largest fingerprint. Equal fingerprints mean that the map equals itself
 shifted; then both phases give the same component.
+
+The fingerprint is a polynomial in one variable per axis, modulo a prime: integers, so the order of
+a sum does not matter, on any device and in any runtime. It takes few operations because an exported
+graph holds them for every down-sampling.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from trueshift._dispatch import formula
-from trueshift.windows import axis_length, offset_blocks
 
-# Arithmetic modulo a prime below 2**31: products of two residues fit in int64, and integer sums are
-# exact in any order, on any device and in any runtime.
-_PRIME = 2**31 - 1
-_BASES = (1_103_515_245, 1_664_525, 214_013)
-_MIX = 48_271
-_DIGIT = 2**26
-_RADIX = 8  # an exported graph holds every round: fewer and wider ones make it smaller
-_ROUNDS = 4  # enough for 4096 pixels along an axis
+# Products of two residues fit in int64, and the powers of 2 have (PRIME - 1) / 2 residues or more.
+_PRIME = 2**31 - 69
+_BASES = (1_103_515_245, 1_664_525, 214_013)  # one for each spatial axis
+_CHANNEL_BASE = 1_812_433_253
+_TABLE = 4096  # how many powers are at hand; a graph for all sizes serves axes up to this length
 
 
 @formula
@@ -46,88 +44,101 @@ def argmax_phase(
         ``x``.
     """
     # A graph cannot branch on values and an accelerator should not, so there is no test for ties.
-    return break_ties(logits, x, stride)
+    return break_ties(logits, x if isinstance(x, Tensor) else x(), stride)
 
 
-def break_ties(logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]) -> Tensor:
-    """Return the phase of the largest logit; among equal ones that of the largest fingerprint."""
-    x = x if isinstance(x, Tensor) else x()
+def break_ties(logits: Tensor, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Return what :func:`argmax_phase` does, by the same operations whatever the values are."""
     stride = (1,) * (x.ndim - 2 - len(stride)) + stride  # axes that the scored map does not have
+    fingerprints = _fingerprints(x, stride)  # (B, P)
     num_phases = logits.shape[1]
-    index = torch.arange(num_phases, device=x.device)
     # Where the map repeats itself any tied phase will do: the lowest, in every runtime.
-    ranks = _fingerprints(x, stride) * num_phases - index
+    ranks = fingerprints * num_phases - torch.arange(num_phases, device=x.device)
     tied = logits == logits.amax(1, keepdim=True)
     return torch.where(tied, ranks, -num_phases).argmax(1)
 
 
 def _fingerprints(x: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Largest fingerprint of the map over the positions of each phase: int64 ``(B, P)``."""
-    code = _codes(x)
+    code = _pixels(x)
     for axis, base in zip(range(1, x.ndim - 1), _BASES, strict=False):
-        code = _rolling(code, axis, base)
-    blocks = offset_blocks(code[:, None], stride)  # (B, 1, s, s, h, w)
-    dim = len(stride)
-    return blocks.amax(tuple(range(2 + dim, 2 + 2 * dim))).reshape(x.shape[0], math.prod(stride))
+        code = _whole_axis(code, axis, base)
+    sizes = [n for size, s in zip(x.shape[2:], stride, strict=True) for n in (size // s, s)]
+    blocks = code.reshape(x.shape[0], *sizes)  # (B, h, s, w, s)
+    return blocks.amax(tuple(range(1, blocks.ndim, 2))).flatten(1)
 
 
-def _codes(x: Tensor) -> Tensor:
+def _pixels(x: Tensor) -> Tensor:
     """Hash the channels of every pixel to one residue: int64 ``(B, *spatial)``."""
-    bits = _bits(x)
-    channel = torch.arange(1, x.shape[1] + 1, device=x.device).view(-1, *[1] * (x.ndim - 2))
-    high, low = bits // _DIGIT % _PRIME, bits % _DIGIT
-    terms = high * (channel * _BASES[0] % _PRIME) + low * (channel * _BASES[1] % _PRIME)
-    return _scramble((terms % _PRIME).sum(1) % _PRIME)
+    weight = _look_up(_weights, _CHANNEL_BASE, torch.arange(x.shape[1], device=x.device))
+    terms = (_distinct(x) * _before(weight, x.ndim - 2)).long()
+    return (terms % _PRIME).sum(1) % _PRIME
 
 
-def _bits(x: Tensor) -> Tensor:
-    """Tell all values apart, zeros of both signs excepted: the bits of each as one int64."""
-    x = x.to(torch.promote_types(x.dtype, torch.float32)) + 0.0
-    if not torch.onnx.is_in_onnx_export():
-        return x.view(torch.int64 if x.dtype == torch.float64 else torch.int32).long()
-    # ONNX cannot look at bits: the same integer, from exponent and mantissa of a float32.
-    size = x.double().abs()
-    powers = torch.tensor([2.0**e for e in range(-126, 128)], dtype=torch.float64, device=x.device)
-    guess = (size.clamp_min(2.0**-126).log2().floor().long() + 126).clamp(0, 253)
-    unit = powers[guess]  # the logarithm is rounded: off by one beside a power of two
-    exponent = (guess + (size >= 2 * unit).long() - (size < unit).long()).clamp_min(0)
-    mantissa = ((size / powers[exponent] - 1) * 2.0**23).long()
-    subnormal = (size * 2.0**75 * 2.0**74).long()  # the exporter keeps constants in float32
-    field = torch.where(size < 2.0**-126, subnormal, (exponent + 1) * 2**23 + mantissa)
-    return torch.where(x < 0, field - 2**31, field)
+def _distinct(x: Tensor) -> Tensor:
+    """Map different values to different ones of float64: up to 2**9, at least 2**-36 apart.
+
+    Only correctly rounded operations, so that all runtimes agree; no bits, which ONNX cannot read.
+    """
+    if x.dtype != torch.float64:
+        x = x.double()
+        return x.sign() * x.abs().sqrt().sqrt().sqrt().sqrt()
+    # The value times 2**1074 is an integer: its residue, which fmod computes exactly. The numbers
+    # are tensors because the ONNX exporter rounds Python's to float32.
+    prime, scale = torch.tensor([_PRIME, 2.0**537], dtype=torch.float64).unbind()
+    x = x.fmod(prime)
+    for _ in range(2):
+        x = (x * scale).fmod(prime)
+    return x * 2.0**-22
 
 
-def _rolling(code: Tensor, axis: int, base: int) -> Tensor:
+def _whole_axis(code: Tensor, axis: int, base: int) -> Tensor:
     """Fold a whole axis, as seen from every position, into that position.
 
-    After ``r`` rounds every position knows the ``_RADIX ** r`` values from it on, in order.
+    With base ``b`` and size ``n``, position ``i`` gets the sum of ``b ** k`` times the code that is
+    ``k`` steps after ``i + 1``. That is ``b ** -(i + 1)`` times the sum over all positions ``j`` of
+    ``b ** j`` times the code at ``j``, those up to ``i`` times ``b ** n``: a cumulative sum.
     """
-    size, after = code.shape[axis], [1] * (code.ndim - axis)
-    place, length = torch.arange(size, device=code.device), axis_length(size, code.device)
-    steps = [[_RADIX**r * k for k in range(_RADIX)] for r in range(_num_rounds(size))]
-    powers = [[pow(base, step, _PRIME) for step in row] for row in steps]
-    step = torch.tensor(steps, dtype=torch.int64, device=code.device)  # (rounds, radix)
-    factor = torch.tensor(powers, dtype=torch.int64, device=code.device)
-    factor = (factor * (step < length)).view(-1, _RADIX, *after)  # beyond the size: no weight
-    ahead = ((place + step[..., None]) % length).flatten(1)  # (rounds, radix * size)
-    for r in range(len(steps)):
-        parts = code.index_select(axis, ahead[r]).unflatten(axis, (_RADIX, -1))
-        code = (parts * factor[r] % _PRIME).sum(axis) % _PRIME
-    return _scramble(code)
+    place, after = torch.arange(code.shape[axis], device=code.device), code.ndim - axis - 1
+    power = _before(_look_up(_powers, base, place), after)
+    inverse = _before(_look_up(_powers, pow(base, -1, _PRIME), place), after)
+    terms = code * power % _PRIME
+    wrapped = terms.cumsum(axis) % _PRIME * (power[-1] - 1)
+    return (terms.sum(axis, keepdim=True) + wrapped) % _PRIME * inverse % _PRIME
 
 
-def _num_rounds(size: int | torch.SymInt) -> int:
-    """How many rounds see a whole axis; as many as may be needed, if only running tells."""
-    if not isinstance(size, torch.SymInt):
-        return next(r for r in itertools.count() if _RADIX**r >= size)
-    # Imported here because it takes as long as a third of torch, and only tracing needs it.
-    from torch.fx.experimental.symbolic_shapes import statically_known_true
-
-    known = (r for r in range(_ROUNDS) if statically_known_true(size <= _RADIX**r))
-    return next(known, _ROUNDS)
+def _before(vector: Tensor, num_axes: int) -> Tensor:
+    """Add axes of one element after that of a vector."""
+    for _ in range(num_axes):
+        vector = vector.unsqueeze(-1)
+    return vector
 
 
-def _scramble(code: Tensor) -> Tensor:
-    """Permute the residues: 5 shares no factor with ``_PRIME - 1``, so the power is a bijection."""
-    square = code * code % _PRIME
-    return (square * square % _PRIME * code + _MIX) % _PRIME
+def _powers(base: int, size: int) -> Tensor:
+    """The residues of ``base ** 1`` to ``base ** size`` or beyond."""
+    powers = torch.tensor([base])
+    while len(powers) < size:
+        powers = torch.cat([powers, powers * pow(base, len(powers), _PRIME) % _PRIME])
+    return powers
+
+
+def _weights(base: int, size: int) -> Tensor:
+    """The same from 2**38 to 2**40, in float64.
+
+    Products with what :func:`_distinct` returns then differ by more than 1, and remain below 2**51,
+    beyond which some vectorized casts to int64 are wrong.
+    """
+    return (_powers(base, size) + 2**30).double() * 2.0**8
+
+
+def _look_up(make: Callable[[int, int], Tensor], base: int, place: Tensor) -> Tensor:
+    """Return the elements of a table at places counted up from 0."""
+    table, size = _TABLES[base], place.shape[0]
+    if isinstance(size, int) and size > _TABLE:
+        table = make(base, size)
+    # A copy that blocks would make the host wait for the device.
+    return table.to(place.device, non_blocking=True).index_select(0, place)
+
+
+_TABLES = {base: _powers(base, _TABLE) for b in _BASES for base in (b, pow(b, -1, _PRIME))}
+_TABLES[_CHANNEL_BASE] = _weights(_CHANNEL_BASE, _TABLE)

@@ -63,4 +63,6 @@ def argmax_where_tied(
 ) -> Tensor:
     """Look at the map only if there is a tie to break."""
     tied = logits == logits.amax(1, keepdim=True)
-    return break_ties(logits, x, stride) if (tied.sum(1) > 1).any() else logits.argmax(1)
+    if not (tied.sum(1) > 1).any():
+        return logits.argmax(1)
+    return break_ties(logits, x if isinstance(x, Tensor) else x(), stride)

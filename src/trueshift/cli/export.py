@@ -1,4 +1,4 @@
-"""``trueshift export``: write a network for other runtimes, and see that it is still the same."""
+"""``trueshift export``: write a network for other runtimes, and check that it computes the same."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
         "Write a network as an ONNX file or as an exported program of torch, compare it with torch"
-        " at several batches and sizes, and see whether shifts still change no bit. The exit code"
-        " is 1 if the file does not compute what torch computes."
+        " at several batches and sizes, and test whether shifts still change no bit. The exit code"
+        " is 1 if the file computes something different from torch."
     )
     add = parser.add_argument
     add("network", metavar="NETWORK", help=NETWORK_HELP.replace(", .onnx", ""))
@@ -50,12 +50,15 @@ def run(args: argparse.Namespace) -> int:
     example = _example(args, loaded)
     model = converted(args, loaded, example).model if args.convert else loaded.model
     dynamic = [] if args.dynamic == "none" else args.dynamic.split(",")
-    print(f"{loaded.name}: tracing and writing, this takes a while", file=sys.stderr, flush=True)
-    exported = export(model, example, args.out, form, dynamic, force=args.force)
-    print(f"{args.out}: comparing with torch", file=sys.stderr, flush=True)
-    checked = check(model, exported, example, repeats=args.repeats)
-    print("\n".join(_lines(exported, checked, args.repeats)))
-    return 0 if checked.agrees else 1
+
+    def progress(stage: str) -> None:
+        print(f"{loaded.name}: {stage}", file=sys.stderr, flush=True)
+
+    exported = export(model, example, args.out, form, dynamic, force=args.force, progress=progress)
+    progress("comparing with torch")
+    result = check(model, exported, example, repeats=args.repeats)
+    print("\n".join(_lines(exported, result, args.repeats)))
+    return 0 if result.agrees else 1
 
 
 def _load(args: argparse.Namespace) -> Loaded:
@@ -74,19 +77,19 @@ def _example(args: argparse.Namespace, loaded: Loaded) -> torch.Tensor:
     return torch.randn(args.batch, loaded.channels or 3, *[size] * dim, generator=generator)
 
 
-def _lines(exported: Exported, checked: Check, repeats: int) -> list[str]:
+def _lines(exported: Exported, result: Check, repeats: int) -> list[str]:
     runtime = RUNTIMES[exported.form]
-    worst = max(checked.differences.values())
-    shapes = ", ".join(_times(shape) for shape in checked.differences)
-    verdict = "agrees with torch" if checked.agrees else "DIFFERS from torch"
-    speed = checked.torch_ms / checked.ms
+    worst = max(result.differences.values())
+    shapes = ", ".join(_times(shape) for shape in result.differences)
+    verdict = "agrees with torch" if result.agrees else "DIFFERS from torch"
+    speed = result.torch_ms / result.ms
     return [
-        f"wrote {exported.path}: {checked.size_mb:.1f} MB, {_takes(exported)}",
+        f"wrote {exported.path}: {result.size_mb:.1f} MB, {_takes(exported)}",
         f"{runtime} {verdict}: largest difference {worst:.1e} of the largest output, at {shapes}",
-        f"shifted images, torch: {_exactness(checked.torch_exactness)}",
-        f"shifted images, {runtime}: {_exactness(checked.exactness)}",
-        f"speed at {_times(checked.timed_shape)}: torch {checked.torch_ms:.1f} ms, {runtime}"
-        f" {checked.ms:.1f} ms ({speed:.2f}x as fast), medians of {repeats} interleaved runs",
+        f"shifted images, torch: {_exactness(result.torch_exactness)}",
+        f"shifted images, {runtime}: {_exactness(result.exactness)}",
+        f"speed at {_times(result.timed_shape)}: torch {result.torch_ms:.1f} ms, {runtime}"
+        f" {result.ms:.1f} ms ({speed:.2f}x as fast), medians of {repeats} interleaved runs",
     ]
 
 
@@ -103,15 +106,11 @@ def _takes(exported: Exported) -> str:
     return f"{batch}, size " + " x ".join(dict.fromkeys(sizes) if len(set(sizes)) == 1 else sizes)
 
 
-def _exactness(measured: Exactness | None) -> str:
-    if measured is None:
+def _exactness(result: Exactness | None) -> str:
+    if result is None:
         return "not compared, outputs are neither scores nor maps of the input's size"
-    text = f"{measured.equal} of {measured.total} shifts equal bit by bit"
-    return (
-        text
-        if measured.equal == measured.total
-        else f"{text}, largest change {measured.largest:.1e}"
-    )
+    text = f"{result.equal} of {result.total} shifts equal bit by bit"
+    return text if result.equal == result.total else f"{text}, largest change {result.largest:.1e}"
 
 
 def _times(shape: tuple[int, ...]) -> str:

@@ -1,4 +1,4 @@
-"""Compare an exported file with the network it was made of."""
+"""Compare an exported file with the network that was exported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trueshift.bench.meters import medians
 from trueshift.export.write import Exported, load
 from trueshift.shifts import circular_shift
 
-TOLERANCE = 1e-3  # of the largest output; beyond it, something else than rounding differs
+TOLERANCE = 1e-3  # of the largest output; beyond it, more than rounding differs
 SHIFTS = ((0, 1), (1, 0), (1, 1), (3, 5), (-2, 7), (10, -3))
 Run = Callable[[Tensor], list[Tensor]]
 
@@ -36,7 +36,7 @@ class Exactness:
 
 @dataclass(frozen=True)
 class Check:
-    """What is known of an exported file.
+    """How an exported file compares with torch.
 
     Attributes:
         differences: Shape of a batch to the largest difference from torch, relative to the largest
@@ -66,7 +66,7 @@ class Check:
 def check(
     model: nn.Module, exported: Exported, example: Tensor, *, repeats: int = 5, seed: int = 0
 ) -> Check:
-    """Run an exported file beside torch, at other batches and sizes too.
+    """Compare an exported file with torch, at other batches and sizes too.
 
     Args:
         model: The network that was exported.
@@ -108,7 +108,7 @@ def _runner(model: nn.Module) -> Run:
 
 
 def _tensors(outputs: Any) -> Iterator[Tensor]:
-    """Yield the tensors of an output of any make, in order."""
+    """Yield the tensors of nested outputs, in order."""
     if isinstance(outputs, Tensor):
         yield outputs
     elif isinstance(outputs, dict):
@@ -124,14 +124,14 @@ def _shapes(exported: Exported, example: Tensor) -> list[tuple[int, ...]]:
     batch, channels, *sizes = example.shape
     low, high = exported.batch
     batches = sorted({n for n in (1, batch, batch + 1) if low <= n and (high is None or n <= high)})
-    found = [(n, channels, *sizes) for n in batches]
+    shapes = [(n, channels, *sizes) for n in batches]
     for axis, multiple in enumerate(exported.multiples):
         for size in (sizes[axis] - multiple, sizes[axis] + multiple):
             smallest, largest = exported.sizes[axis]
             if smallest <= size and (largest is None or size <= largest):
                 other = [*sizes[:axis], size, *sizes[axis + 1 :]]
-                found.append((batch, channels, *other))
-    return found
+                shapes.append((batch, channels, *other))
+    return shapes
 
 
 def _difference(ours: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
