@@ -1,10 +1,14 @@
 """Options and fixtures of the whole suite. Sizes are small, not square and no powers of two."""
 
+import contextlib
+import os
+
 import pytest
 import torch
 from helpers import SHAPE
 from hypothesis import settings
 
+import trueshift as ts
 from trueshift._torchvision import import_torchvision
 
 import_torchvision()  # before torchmetrics, Lightning and timm, which import it
@@ -18,6 +22,8 @@ settings.load_profile("trueshift")
 def pytest_addoption(parser):
     parser.addoption("--runslow", action="store_true", help="also run the tests marked slow")
     parser.addoption("--runbrowser", action="store_true", help="also run the tests in a browser")
+    parser.addoption("--plain", action="store_true", help="run formulas only, as a GPU does")
+    parser.addoption("--device", default="cpu", help="where tests make their tensors")
 
 
 def pytest_configure(config):
@@ -25,6 +31,11 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "browser: needs Chromium; runs with --runbrowser only")
     if hasattr(config, "workerinput"):  # one of several xdist workers
         torch.set_num_threads(1)
+    if config.getoption("--plain"):
+        os.environ["TRUESHIFT_PLAIN"] = "1"  # for the processes that tests start
+        stack = contextlib.ExitStack()
+        stack.enter_context(ts.plain())
+        config.add_cleanup(stack.close)
 
 
 def pytest_collection_modifyitems(config, items):
@@ -40,11 +51,36 @@ def _seed():
     torch.manual_seed(0)
 
 
-@pytest.fixture
-def generator():
-    return torch.Generator().manual_seed(0)
+@pytest.fixture(scope="session")
+def device(request):
+    return torch.device(request.config.getoption("--device"))
+
+
+@pytest.fixture(autouse=True)
+def _default_device(device):
+    """Make tensors and modules on the device that was asked for."""
+    if device.type == "cpu":
+        yield
+    else:
+        with device:
+            yield
+
+
+@pytest.fixture(scope="module", params=["kernels", "plain"])
+def both_ways(request):
+    """Run a test twice: as is, and with formulas only."""
+    if request.param == "kernels":
+        yield
+    else:
+        with ts.plain():
+            yield
 
 
 @pytest.fixture
-def x(generator):
-    return torch.randn(SHAPE, generator=generator)
+def generator(device):
+    return torch.Generator(device).manual_seed(0)
+
+
+@pytest.fixture
+def x(generator, device):
+    return torch.randn(SHAPE, generator=generator, device=device)

@@ -1,13 +1,21 @@
-import itertools
+"""Every formula compared with a loop over single positions, as is and under ``ts.plain()``."""
+
 import math
 
 import pytest
 import torch
 from helpers import (
-    all_shifts,
     assert_circularly_equivariant,
+    make_phase,
+    oracle_adaptive_blur,
+    oracle_conv,
     oracle_down,
+    oracle_logits,
+    oracle_max,
     oracle_merge,
+    oracle_mix,
+    oracle_norms,
+    oracle_pad,
     oracle_split,
     oracle_up,
     phase_offsets,
@@ -15,15 +23,18 @@ from helpers import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from trueshift import functional as f
 from trueshift.functional import (
-    order_free_mean,
     polyphase_down,
     polyphase_merge,
     polyphase_split,
     polyphase_up,
 )
+
+pytestmark = pytest.mark.usefixtures("both_ways")
 
 CASES = {
     "1d, stride 2": ((8,), 2),
@@ -31,35 +42,16 @@ CASES = {
     "1d, one pixel per component": ((5,), (5,)),
     "2d, stride 2": ((12, 8), 2),
     "2d, stride 3": ((9, 6), 3),
-    "2d, stride (2, 3)": ((10, 9), (2, 3)),
     "2d, stride (3, 2)": ((6, 10), [3, 2]),
-    "2d, stride (1, 2)": ((5, 6), (1, 2)),
     "2d, stride (4, 1)": ((8, 3), (4, 1)),
     "2d, one pixel per component": ((2, 2), 2),
     "3d, stride 2": ((4, 6, 2), 2),
-    "3d, stride (1, 2, 2)": ((3, 4, 6), (1, 2, 2)),
     "3d, stride (2, 1, 3)": ((4, 5, 3), (2, 1, 3)),
 }
 every_case = pytest.mark.parametrize(("sizes", "stride"), CASES.values(), ids=CASES)
-every_dtype = pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
-)
-every_batch = pytest.mark.parametrize("batch", [0, 1, 2])
-every_batch_and_dtype = pytest.mark.parametrize(
-    ("batch", "dtype"),
-    [
-        (0, torch.float32),
-        (1, torch.float16),
-        (1, torch.float32),
-        (2, torch.bfloat16),
-        (2, torch.float32),
-        (2, torch.float64),
-    ],
-)
-
-
-def num_phases_of(stride, dim):
-    return math.prod(steps_of(stride, dim))
+hard_and_soft = pytest.mark.parametrize("kind", ["hard", "soft"])
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+DOUBLE = {"dtype": torch.float64}
 
 
 def coarse(sizes, stride):
@@ -67,61 +59,39 @@ def coarse(sizes, stride):
     return tuple(size // step for size, step in zip(sizes, steps, strict=True))
 
 
-def hard_phase(batch, stride, dim, generator):
-    return torch.randint(num_phases_of(stride, dim), (batch,), generator=generator)
-
-
-def soft_phase(batch, stride, dim, generator, dtype=torch.float32):
-    shape = (batch, num_phases_of(stride, dim))
-    return torch.randn(shape, generator=generator, dtype=torch.float64).softmax(1).to(dtype)
+def differentiable(fn, *inputs):
+    """First and second derivatives of ``fn`` are those of finite differences."""
+    inputs = [v.detach().double().requires_grad_() for v in inputs]
+    return gradcheck(fn, inputs, fast_mode=True) and gradgradcheck(fn, inputs, fast_mode=True)
 
 
 class TestSplitAndMerge:
     @every_case
-    @every_batch
-    def test_split_equals_the_oracle(self, sizes, stride, batch, generator):
-        x = torch.randn(batch, 3, *sizes, generator=generator)
-        components = polyphase_split(x, stride)
-        assert components.shape == (
-            batch,
-            num_phases_of(stride, len(sizes)),
-            3,
-            *coarse(sizes, stride),
-        )
-        assert torch.equal(components, oracle_split(x, stride))
-
-    @every_case
-    @every_batch
-    def test_merge_equals_the_oracle(self, sizes, stride, batch, generator):
-        num_phases = num_phases_of(stride, len(sizes))
-        shape = (batch, num_phases, 3, *coarse(sizes, stride))
-        components = torch.randn(shape, generator=generator)
-        merged = polyphase_merge(components, stride)
-        assert merged.shape == (batch, 3, *sizes)
-        assert torch.equal(merged, oracle_merge(components, stride))
-
-    @every_case
-    @every_dtype
-    def test_merge_undoes_split_and_keeps_the_dtype(self, sizes, stride, dtype, generator):
-        x = torch.randn(2, 3, *sizes, generator=generator).to(dtype)
-        merged = polyphase_merge(polyphase_split(x, stride), stride)
-        assert merged.dtype == dtype
-        assert torch.equal(merged, x)
+    @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+    def test_equal_the_oracles(self, sizes, stride, dtype, generator):
+        count = math.prod(steps_of(stride, len(sizes)))
+        for batch in (0, 1, 2):
+            x = torch.randn(batch, 3, *sizes, generator=generator).to(dtype)
+            components = polyphase_split(x, stride)
+            assert components.shape == (batch, count, 3, *coarse(sizes, stride))
+            assert components.dtype == dtype
+            assert torch.equal(components, oracle_split(x, stride))
+            assert torch.equal(polyphase_merge(components, stride), x)
+            other = torch.randn(components.shape, generator=generator).to(dtype)
+            assert torch.equal(polyphase_merge(other, stride), oracle_merge(other, stride))
 
     def test_components_are_counted_row_major(self):
         x = torch.arange(24).view(1, 1, 4, 6)
         components = polyphase_split(x, (2, 3))[0, :, 0]
         assert components[:, 0, 0].tolist() == [0, 1, 2, 6, 7, 8]
         assert components[4].tolist() == [[7, 10], [19, 22]]  # k = 1 * 3 + 1
+        assert phase_offsets((2, 3), 2) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
 
     @every_case
     def test_gradients(self, sizes, stride, generator):
-        x = torch.randn(2, 2, *sizes, generator=generator, dtype=torch.float64, requires_grad=True)
-        components = polyphase_split(x, stride).detach().requires_grad_()
-        assert gradcheck(lambda x: polyphase_split(x, stride), x, fast_mode=True)
-        assert gradgradcheck(lambda x: polyphase_split(x, stride), x, fast_mode=True)
-        assert gradcheck(lambda c: polyphase_merge(c, stride), components, fast_mode=True)
-        assert gradgradcheck(lambda c: polyphase_merge(c, stride), components, fast_mode=True)
+        x = torch.randn(2, 2, *sizes, generator=generator)
+        assert differentiable(lambda x: polyphase_split(x, stride), x)
+        assert differentiable(lambda c: polyphase_merge(c, stride), polyphase_split(x, stride))
 
     def test_any_memory_layout(self, x):
         expected = polyphase_split(x, 2)
@@ -132,215 +102,133 @@ class TestSplitAndMerge:
 
 class TestDownAndUp:
     @every_case
-    @every_batch_and_dtype
-    def test_hard_down_equals_the_oracle(self, sizes, stride, batch, dtype, generator):
+    @hard_and_soft
+    @pytest.mark.parametrize(
+        ("batch", "dtype"), [(0, DTYPES[0]), (1, DTYPES[3]), *((2, dtype) for dtype in DTYPES[:3])]
+    )
+    def test_equal_the_oracles(self, sizes, stride, kind, batch, dtype, generator):
         x = torch.randn(batch, 3, *sizes, generator=generator).to(dtype)
-        phase = hard_phase(batch, stride, len(sizes), generator)
+        phase = make_phase(kind, batch, stride, len(sizes), generator, dtype)
         y = polyphase_down(x, phase, stride)
         assert y.dtype == dtype
         assert y.shape == (batch, 3, *coarse(sizes, stride))
-        assert torch.equal(y, oracle_down(x, phase, stride))
-
-    @every_case
-    @every_batch_and_dtype
-    def test_hard_up_equals_the_oracle(self, sizes, stride, batch, dtype, generator):
-        y = torch.randn(batch, 3, *coarse(sizes, stride), generator=generator).to(dtype)
-        phase = hard_phase(batch, stride, len(sizes), generator)
-        u = polyphase_up(y, phase, stride)
-        assert u.dtype == dtype
-        assert u.shape == (batch, 3, *sizes)
-        assert torch.equal(u, oracle_up(y, phase, stride))
-
-    @every_case
-    @every_batch_and_dtype
-    def test_soft_down_equals_the_oracle(self, sizes, stride, batch, dtype, generator):
-        x = torch.randn(batch, 3, *sizes, generator=generator).to(dtype)
-        phase = soft_phase(batch, stride, len(sizes), generator, dtype)
-        y = polyphase_down(x, phase, stride)
-        assert y.dtype == dtype
-        expected = oracle_down(x.double(), phase.double(), stride).to(dtype)
-        tolerance = 4 * torch.finfo(dtype).eps
-        torch.testing.assert_close(y, expected, rtol=tolerance, atol=tolerance)
-
-    @every_case
-    @every_batch_and_dtype
-    def test_soft_up_equals_the_oracle(self, sizes, stride, batch, dtype, generator):
-        y = torch.randn(batch, 3, *coarse(sizes, stride), generator=generator).to(dtype)
-        phase = soft_phase(batch, stride, len(sizes), generator, dtype)
+        exact = x if kind == "hard" else x.double()
+        expected = oracle_down(exact, phase.to(exact.dtype) if kind == "soft" else phase, stride)
+        tolerance = 0 if kind == "hard" else 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(y, expected.to(dtype), rtol=tolerance, atol=tolerance)
+        y = torch.randn(y.shape, generator=generator).to(dtype)
         u = polyphase_up(y, phase, stride)
         assert u.dtype == dtype
         assert torch.equal(u, oracle_up(y, phase, stride))
 
     @every_case
     def test_every_phase_of_every_image(self, sizes, stride, generator):
-        num_phases = num_phases_of(stride, len(sizes))
-        x = torch.randn(num_phases, 2, *sizes, generator=generator)
-        for first in range(num_phases):
-            phase = torch.arange(first, first + num_phases) % num_phases
+        count = math.prod(steps_of(stride, len(sizes)))
+        x = torch.randn(count, 2, *sizes, generator=generator)
+        for first in range(count):
+            phase = torch.arange(first, first + count) % count
             y = polyphase_down(x, phase, stride)
+            u = polyphase_up(y, phase, stride)
             assert torch.equal(y, oracle_down(x, phase, stride))
-            assert torch.equal(polyphase_up(y, phase, stride), oracle_up(y, phase, stride))
+            assert torch.equal(u, oracle_up(y, phase, stride))
+            assert torch.equal(polyphase_down(u, phase, stride), y)
+            one_hot = nn.functional.one_hot(phase, count).float()
+            assert torch.equal(polyphase_down(x, one_hot, stride), y)
+            assert torch.equal(polyphase_up(y, one_hot, stride), u)
+            all_alike = f.keep_phase(x, first, steps_of(stride, len(sizes)))
+            assert torch.equal(all_alike, oracle_down(x, first, stride))
 
     @every_case
-    def test_down_undoes_up(self, sizes, stride, generator):
-        y = torch.randn(2, 3, *coarse(sizes, stride), generator=generator)
-        phase = hard_phase(2, stride, len(sizes), generator)
-        assert torch.equal(polyphase_down(polyphase_up(y, phase, stride), phase, stride), y)
-
-    @every_case
-    def test_one_hot_soft_phase_equals_the_hard_phase(self, sizes, stride, generator):
-        x = torch.randn(2, 3, *sizes, generator=generator)
-        phase = hard_phase(2, stride, len(sizes), generator)
-        one_hot = torch.nn.functional.one_hot(phase, num_phases_of(stride, len(sizes))).float()
-        y = polyphase_down(x, phase, stride)
-        assert torch.equal(polyphase_down(x, one_hot, stride), y)
-        assert torch.equal(polyphase_up(y, one_hot, stride), polyphase_up(y, phase, stride))
-
-    @every_case
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
-    def test_up_is_the_adjoint_of_down(self, sizes, stride, kind, generator):
-        x = torch.randn(2, 3, *sizes, generator=generator, dtype=torch.float64)
-        y = torch.randn(2, 3, *coarse(sizes, stride), generator=generator, dtype=torch.float64)
-        make = hard_phase if kind == "hard" else soft_phase
-        phase = make(2, stride, len(sizes), generator)
+    @hard_and_soft
+    def test_gradients_and_adjoints(self, sizes, stride, kind, generator):
+        x = torch.randn(2, 2, *sizes, generator=generator, **DOUBLE)
+        y = torch.randn(2, 2, *coarse(sizes, stride), generator=generator, **DOUBLE)
+        phase = make_phase(kind, 2, stride, len(sizes), generator)
         there = (polyphase_down(x, phase, stride) * y).sum()
-        back = (x * polyphase_up(y, phase, stride)).sum()
-        torch.testing.assert_close(there, back)
+        torch.testing.assert_close(there, (x * polyphase_up(y, phase, stride)).sum())
+        for fn, at in ((polyphase_down, x), (polyphase_up, y)):
+            assert differentiable(lambda v, fn=fn: fn(v, phase, stride), at)
+            if kind == "soft":
+                assert differentiable(lambda v, p, fn=fn: fn(v, p, stride), at, phase)
+                assert differentiable(lambda p, fn=fn, at=at: fn(at, p, stride), phase)
+
+    @hard_and_soft
+    def test_empty_batch(self, kind, generator):
+        x = torch.zeros(0, 3, 4, 6, requires_grad=True)
+        phase = make_phase(kind, 0, 2, 2, generator)
+        polyphase_up(polyphase_down(x, phase, 2), phase, 2).sum().backward()
+        assert x.grad.shape == x.shape
 
     def test_the_soft_phase_takes_the_dtype_of_the_map(self, x, generator):
-        phase = soft_phase(2, 2, 2, generator, torch.float64)
+        phase = make_phase("soft", 2, 2, 2, generator)
         for dtype in (torch.float32, torch.bfloat16):
             assert polyphase_down(x.to(dtype), phase, 2).dtype == dtype
             assert polyphase_up(x.to(dtype), phase, 2).dtype == dtype
 
     def test_the_input_is_not_changed_and_not_shared(self, x, generator):
         before = x.clone()
-        for phase in (hard_phase(2, 2, 2, generator), soft_phase(2, 2, 2, generator)):
-            kept = phase.clone()
-            polyphase_down(x, phase, 2).zero_()
-            polyphase_up(x, phase, 2).zero_()
+        for kind in ("hard", "soft", "int"):
+            phase = make_phase(kind, 2, 2, 2, generator)
+            f.keep_phase(x, phase, (2, 2)).zero_()
+            if kind != "int":
+                kept = phase.clone()
+                polyphase_up(x, phase, 2).zero_()
+                assert torch.equal(phase, kept)
             assert torch.equal(x, before)
-            assert torch.equal(phase, kept)
 
-    def test_non_finite_values_stay_in_their_component(self):
+    @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+    def test_non_finite_values_stay_in_their_component(self, compiled):
         x = torch.tensor([[[1.0, math.nan, 2.0, math.inf]]])
         assert polyphase_down(x, torch.tensor([0]), 2).tolist() == [[[1.0, 2.0]]]
-        y = torch.tensor([[[math.nan, math.inf]]])
-        u = polyphase_up(y, torch.tensor([1]), 2)
+        torch.compiler.reset()
+        up = torch.compile(polyphase_up, fullgraph=True, backend="eager")
+        u = (up if compiled else polyphase_up)(
+            torch.tensor([[[math.nan, math.inf]]]), torch.tensor([1]), 2
+        )
         assert u[..., ::2].tolist() == [[[0.0, 0.0]]]
         assert u[0, 0, 1].isnan()
 
+    @hard_and_soft
+    def test_memory_format_changes_no_value_and_no_gradient(self, kind, generator):
+        for sizes, stride in ((12, 8), 2), ((9, 6), (3, 2)), ((4, 6, 2), 2), ((3, 4, 6), (1, 2, 2)):
+            layout = torch.channels_last if len(sizes) == 2 else torch.channels_last_3d
+            x = torch.randn(2, 3, *sizes, generator=generator)
+            phase = make_phase(kind, 2, stride, len(sizes), generator)
+            results = []
+            for memory_format in (torch.contiguous_format, layout):
+                leaf = x.clone(memory_format=memory_format).requires_grad_()
+                y = polyphase_down(leaf, phase, stride)
+                u = polyphase_up(y, phase, stride)
+                (u.square().sum() + y.sin().sum()).backward()
+                results.append((y, u, leaf.grad))
+            torch.testing.assert_close(*results, rtol=1e-6, atol=1e-6)
+            assert torch.equal(results[0][0], results[1][0])
 
-class TestGradients:
-    @every_case
-    def test_hard(self, sizes, stride, generator):
-        x = torch.randn(2, 2, *sizes, generator=generator, dtype=torch.float64, requires_grad=True)
-        phase = hard_phase(2, stride, len(sizes), generator)
-        y = polyphase_down(x, phase, stride).detach().requires_grad_()
-        for fn, at in ((polyphase_down, x), (polyphase_up, y)):
-            assert gradcheck(lambda v, fn=fn: fn(v, phase, stride), at, fast_mode=True)
-            assert gradgradcheck(lambda v, fn=fn: fn(v, phase, stride), at, fast_mode=True)
-
-    @every_case
-    def test_soft(self, sizes, stride, generator):
-        x = torch.randn(2, 2, *sizes, generator=generator, dtype=torch.float64, requires_grad=True)
-        phase = soft_phase(2, stride, len(sizes), generator, torch.float64).requires_grad_()
-        y = polyphase_down(x, phase, stride).detach().requires_grad_()
-        for fn, at in ((polyphase_down, x), (polyphase_up, y)):
-            assert gradcheck(lambda v, p, fn=fn: fn(v, p, stride), (at, phase), fast_mode=True)
-            assert gradgradcheck(lambda v, p, fn=fn: fn(v, p, stride), (at, phase), fast_mode=True)
-
-    @pytest.mark.parametrize("which", ["map", "phase"])
-    def test_soft_where_only_one_needs_a_gradient(self, which, x, generator):
-        x, phase = x.double(), soft_phase(2, 2, 2, generator, torch.float64)
-        wanted = (x if which == "map" else phase).requires_grad_()
-        for fn in (polyphase_down, polyphase_up):
-            assert gradcheck(
-                lambda v, fn=fn: fn(v, phase, 2) if which == "map" else fn(x, v, 2),
-                wanted,
-                fast_mode=True,
-            )
-
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
-    def test_empty_batch(self, kind, generator):
-        x = torch.zeros(0, 3, 4, 6, requires_grad=True)
-        phase = (hard_phase if kind == "hard" else soft_phase)(0, 2, 2, generator)
-        y = polyphase_down(x, phase, 2)
-        polyphase_up(y, phase, 2).sum().backward()
-        assert x.grad.shape == x.shape
-
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
-    def test_channels_last_gives_the_same_gradient(self, kind, x, generator):
-        phase = (hard_phase if kind == "hard" else soft_phase)(2, 2, 2, generator)
-        grads = []
-        for layout in (torch.contiguous_format, torch.channels_last):
-            leaf = x.clone(memory_format=layout).requires_grad_()
-            y = polyphase_down(leaf, phase, 2)
-            (polyphase_up(y, phase, 2).square().sum() + y.sin().sum()).backward()
-            grads.append(leaf.grad)
-        torch.testing.assert_close(*grads)
-
-
-class TestMemoryFormat:
-    FORMATS = (
-        ((2, 3, 12, 8), 2, torch.channels_last),
-        ((2, 3, 9, 6), (3, 2), torch.channels_last),
-        ((2, 3, 4, 6, 2), 2, torch.channels_last_3d),
-        ((2, 3, 3, 4, 6), (1, 2, 2), torch.channels_last_3d),
-    )
-
-    @pytest.mark.parametrize(("shape", "stride", "layout"), FORMATS)
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
-    @pytest.mark.parametrize("fn", [polyphase_down, polyphase_up])
-    def test_is_kept_and_changes_no_value(self, fn, kind, shape, stride, layout, generator):
-        x = torch.randn(shape, generator=generator)
-        phase = (hard_phase if kind == "hard" else soft_phase)(2, stride, len(shape) - 2, generator)
-        plain, last = fn(x, phase, stride), fn(x.to(memory_format=layout), phase, stride)
-        assert plain.is_contiguous()
-        assert last.is_contiguous(memory_format=layout)
-        assert torch.equal(plain, last)
-
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
+    @hard_and_soft
     def test_maps_that_are_not_dense_in_memory(self, kind, generator):
-        wide = torch.randn(2, 6, 24, 9, generator=generator)
-        x = wide[:, ::2, 1::2, :8]
-        phase = (hard_phase if kind == "hard" else soft_phase)(2, 2, 2, generator)
+        x = torch.randn(2, 6, 24, 9, generator=generator)[:, ::2, 1::2, :8]
+        phase = make_phase(kind, 2, 2, 2, generator)
         for fn in (polyphase_down, polyphase_up):
-            assert torch.equal(fn(x, phase, 2), fn(x.contiguous(), phase, 2))
-            expanded = x[:, :1].expand(-1, 3, -1, -1)
-            assert torch.equal(fn(expanded, phase, 2), fn(expanded.contiguous(), phase, 2))
+            for same in (x, x[:, :1].expand(-1, 3, -1, -1)):
+                assert torch.equal(fn(same, phase, 2), fn(same.contiguous(), phase, 2))
 
-
-class TestTraced:
-    @pytest.mark.parametrize("name", ["1d, stride 3", "2d, stride (2, 3)", "3d, stride (1, 2, 2)"])
-    @pytest.mark.parametrize("kind", ["hard", "soft"])
+    @pytest.mark.parametrize("name", ["1d, stride 3", "2d, stride (3, 2)", "3d, stride (2, 1, 3)"])
+    @hard_and_soft
     def test_compiled_functions_equal_the_oracles(self, name, kind, generator):
         sizes, stride = CASES[name]
         x = torch.randn(2, 3, *sizes, generator=generator)
-        phase = (hard_phase if kind == "hard" else soft_phase)(2, stride, len(sizes), generator)
+        phase = make_phase(kind, 2, stride, len(sizes), generator, torch.float32)
 
-        def both(x, phase):
+        def all_four(x, phase):
             y = polyphase_down(x, phase, stride)
-            return y, polyphase_up(y, phase, stride)
+            u = polyphase_up(y, phase, stride)
+            return y, u, polyphase_merge(polyphase_split(x, stride), stride)
 
         torch.compiler.reset()
-        y, u = torch.compile(both, fullgraph=True, backend="eager")(x, phase)
+        y, u, same = torch.compile(all_four, fullgraph=True, backend="eager")(x, phase)
         torch.testing.assert_close(y, oracle_down(x, phase, stride))
         torch.testing.assert_close(u, oracle_up(y, phase, stride))
-
-    def test_compiled_up_keeps_non_finite_values_in_their_component(self):
-        torch.compiler.reset()
-        fn = torch.compile(lambda y, k: polyphase_up(y, k, 2), fullgraph=True, backend="eager")
-        u = fn(torch.tensor([[[math.nan, math.inf]]]), torch.tensor([1]))
-        assert u[..., ::2].tolist() == [[[0.0, 0.0]]]
-        assert u[0, 0, 1].isnan()
-
-    def test_compiled_split_and_merge(self, x):
-        torch.compiler.reset()
-        fn = torch.compile(
-            lambda x: polyphase_merge(polyphase_split(x, 2), 2), fullgraph=True, backend="eager"
-        )
-        assert torch.equal(fn(x), x)
+        assert torch.equal(same, x)
 
 
 @st.composite
@@ -354,25 +242,13 @@ def maps_and_strides(draw):
 
 
 class TestProperties:
-    @given(maps_and_strides())
-    def test_split_and_merge(self, case):
-        x, stride, _ = case
+    @given(maps_and_strides(), st.sampled_from(["hard", "soft"]))
+    def test_all_functions(self, case, kind):
+        x, stride, generator = case
         components = polyphase_split(x, stride)
         assert torch.equal(components, oracle_split(x, stride))
         assert torch.equal(polyphase_merge(components, stride), x)
-
-    @given(maps_and_strides())
-    def test_hard_phase(self, case):
-        x, stride, generator = case
-        phase = hard_phase(len(x), stride, x.ndim - 2, generator)
-        y = polyphase_down(x, phase, stride)
-        assert torch.equal(y, oracle_down(x, phase, stride))
-        assert torch.equal(polyphase_up(y, phase, stride), oracle_up(y, phase, stride))
-
-    @given(maps_and_strides())
-    def test_soft_phase(self, case):
-        x, stride, generator = case
-        phase = soft_phase(len(x), stride, x.ndim - 2, generator)
+        phase = make_phase(kind, len(x), stride, x.ndim - 2, generator, torch.float32)
         y = polyphase_down(x, phase, stride)
         torch.testing.assert_close(y, oracle_down(x, phase, stride))
         assert torch.equal(polyphase_up(y, phase, stride), oracle_up(y, phase, stride))
@@ -381,130 +257,215 @@ class TestProperties:
     def test_shifts_by_multiples_of_the_stride_only_shift(self, case, data):
         x, stride, generator = case
         shift = [step * data.draw(st.integers(-3, 3)) for step in stride]
-        phase = hard_phase(len(x), stride, x.ndim - 2, generator)
+        phase = make_phase("hard", len(x), stride, x.ndim - 2, generator)
         assert_circularly_equivariant(
             lambda x: polyphase_up(polyphase_down(x, phase, stride), phase, stride), x, [shift]
         )
 
 
-def adversarial_terms(num, dtype, generator, exponents=(-60, 60)):
-    """Terms of very different sizes that almost cancel."""
-    exponent = torch.randint(*exponents, (num // 2,), generator=generator)
-    terms = (
-        torch.randn(num // 2, generator=generator, dtype=torch.float64) * 2.0 ** exponent.double()
+MODES = ("circular", "zeros", "reflect", "replicate")
+SETTINGS = {
+    f"{len(sizes)}d, {stride}, {mode}": (sizes, stride, mode)
+    for sizes, stride, mode in (
+        ((6,), (2,), "circular"),
+        ((9,), (3,), "zeros"),
+        *(((4, 6), (2, 2), mode) for mode in MODES),
+        ((3, 6), (3, 3), "circular"),
+        ((4, 6), (2, 3), ("zeros", "circular")),
+        ((3, 4), (1, 4), ("circular", "reflect")),
+        ((4, 2, 4), (2, 2, 2), "circular"),
+        ((2, 2, 3), (1, 2, 3), ("circular", "replicate", "zeros")),
     )
-    return torch.cat([terms, -terms * (1 + 2.0**-20), terms.new_ones(num % 2)]).to(dtype)
+}
+every_setting = pytest.mark.parametrize(
+    ("sizes", "stride", "mode"), SETTINGS.values(), ids=SETTINGS
+)
+every_kind = pytest.mark.parametrize("kind", ["hard", "soft", "int"])
+exact_or_not = pytest.mark.parametrize("exact", [True, False], ids=["exact", "rounded"])
 
 
-class TestOrderFreeMean:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-    @pytest.mark.parametrize("num", [2, 7, 64, 1001])
-    def test_same_bits_for_every_order_of_the_terms(self, num, dtype, generator):
-        for _ in range(20):
-            terms = adversarial_terms(num, dtype, generator)
-            mean = order_free_mean(terms, 0)
-            for _ in range(10):
-                shuffled = terms[torch.randperm(num, generator=generator)]
-                assert torch.equal(order_free_mean(shuffled, 0), mean)
+def pixels(sizes, channels=2, batch=2):
+    return torch.randn(batch, channels, *sizes, **DOUBLE)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    def test_these_terms_do_change_a_plain_mean(self, dtype, generator):
-        terms = adversarial_terms(1001, dtype, generator)
-        orders = [torch.randperm(1001, generator=generator) for _ in range(20)]
-        assert len({terms[order].mean().item() for order in orders}) > 1
-        assert len({terms[order].double().mean().item() for order in orders}) > 1
 
-    @pytest.mark.parametrize("exponents", [(-300, -200), (-60, 60), (900, 1000)])
-    def test_extreme_scales_in_float64(self, exponents, generator):
-        terms = adversarial_terms(64, torch.float64, generator, exponents)
-        mean = order_free_mean(terms, 0)
-        assert abs(mean.item() - math.fsum(terms.tolist()) / 64) <= 64 * 2**-50 * terms.abs().max()
-        for _ in range(10):
-            shuffled = terms[torch.randperm(64, generator=generator)]
-            assert torch.equal(order_free_mean(shuffled, 0), mean)
+def fixed_kernel(channels, size, dim):
+    """Binomial coefficients, written out."""
+    row = {2: [1, 1], 3: [1, 2, 1], 4: [1, 3, 3, 1]}[size]
+    kernel = torch.tensor(row, **DOUBLE) / sum(row)
+    taps = kernel
+    for _ in range(dim - 1):
+        taps = taps[..., None] * kernel
+    return taps.expand(channels, 1, *[-1] * dim)
 
-    def test_shifted_maps(self, x):
-        mean = order_free_mean(x, (2, 3))
-        for shift in all_shifts(x.shape[2:]):
-            assert torch.equal(order_free_mean(x.roll(shift, (2, 3)), (2, 3)), mean)
 
-    @pytest.mark.parametrize("num", [1, 2, 7, 64, 1001, 50_176])
-    def test_close_to_the_exact_mean(self, num, generator):
-        for terms in (
-            adversarial_terms(num, torch.float64, generator, (-20, 20)),
-            torch.rand(num, generator=generator, dtype=torch.float64),
-        ):
-            exact = math.fsum(terms.tolist()) / num
-            bound = terms.abs().max().item() * num * 2**-52 + 2**-51 * abs(exact)
-            assert abs(order_free_mean(terms, 0).item() - exact) <= bound
+def batch_norm(x):
+    """Each channel by the statistics of the batch, as while training."""
+    return nn.functional.batch_norm(x, None, None, training=True)
 
-    @pytest.mark.parametrize("dim", [0, -1, 1, (2, 3), (-1, -2), (0, 2, 3), (1,), (0, 1, 2, 3)])
-    @every_dtype
-    def test_axes_shape_and_dtype(self, dim, dtype, x):
-        x = x.to(dtype)
-        mean = order_free_mean(x, dim)
-        assert mean.dtype == torch.float64
-        torch.testing.assert_close(mean, x.double().mean(dim), rtol=1e-12, atol=1e-12)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-    def test_zeros_and_tiny_terms(self, dtype):
+class TestScores:
+    @every_setting
+    @exact_or_not
+    def test_conv_logits(self, sizes, stride, mode, exact):
+        dim = len(sizes)
+        # Components of at least two pixels: torch cannot reflect the border of a single one.
+        x = pixels([2 * n for n in sizes] if "reflect" in str(mode) else sizes)
+        shapes = ((3, 2, *[3] * dim), (3,), (3, 3, *[3] * dim), (3,))
+        theta = tuple(torch.randn(shape, **DOUBLE) for shape in shapes)
+        expected = oracle_logits(x, theta, stride, mode)
+        torch.testing.assert_close(f.conv_logits(x, theta, stride, mode, exact=exact), expected)
+        assert torch.equal(f.conv_ranking(x, theta, stride, mode).argmax(1), expected.argmax(1))
+
+    @every_setting
+    @exact_or_not
+    @pytest.mark.parametrize("p", [1, 2, math.inf])
+    def test_norm_logits(self, sizes, stride, mode, exact, p):
+        x = pixels(sizes)
+        expected = oracle_norms(x, p, stride)
+        torch.testing.assert_close(f.norm_logits(x, p, stride, exact=exact), expected)
+        assert torch.equal(f.norm_ranking(x, p, stride).argmax(1), expected.argmax(1))
+
+
+class TestFilters:
+    @pytest.mark.parametrize("size", range(1, 8))
+    def test_binomial_kernel(self, size):
+        row = torch.tensor([math.comb(size - 1, k) for k in range(size)]) / 2 ** (size - 1)
+        assert torch.equal(f.binomial_kernel(size, 1)[0, 0], row)
         assert torch.equal(
-            order_free_mean(torch.zeros(3, 5, dtype=dtype), 1), torch.zeros(3).double()
+            f.binomial_kernel(size, 3)[0, 0], row[:, None, None] * row[:, None] * row
         )
-        tiny = torch.full((3,), torch.finfo(dtype).tiny, dtype=dtype)
-        assert order_free_mean(tiny, 0).isfinite()
 
-    def test_empty_batch(self):
-        mean = order_free_mean(torch.zeros(0, 3, 4, 5), (2, 3))
-        assert mean.shape == (0, 3)
-        assert mean.dtype == torch.float64
+    @every_setting
+    @pytest.mark.parametrize("size", [2, 3, 4])
+    def test_blur(self, sizes, stride, mode, size):
+        if size == 4 and "reflect" in str(mode):
+            sizes = [2 * n for n in sizes]
+        dim, x = len(sizes), pixels(sizes)
+        kernel = fixed_kernel(2, size, dim)
+        low = oracle_conv(x, kernel, None, mode, groups=2)
+        torch.testing.assert_close(f.blur(x, kernel, mode), low)
+        for kind in ("hard", "soft", "int"):
+            phase = make_phase(kind, 2, stride, dim)
+            expected = oracle_down(low, phase, stride)
+            torch.testing.assert_close(f.blur_down(x, kernel, phase, stride, mode), expected)
+            if kind != "int":
+                fine = oracle_up(x, phase, stride)
+                expected = oracle_conv(fine, kernel, None, mode, groups=2) * math.prod(stride)
+                torch.testing.assert_close(f.blur_up(x, kernel, phase, stride, mode), expected)
 
-    def test_gradient_is_that_of_the_mean(self, x):
-        weights = torch.randn(2, 3, dtype=torch.float64)
-        leaves = [x.clone().requires_grad_(), x.clone().requires_grad_()]
-        (order_free_mean(leaves[0], (2, 3)) * weights).sum().backward()
-        (leaves[1].double().mean((2, 3)) * weights).sum().backward()
-        torch.testing.assert_close(leaves[0].grad, leaves[1].grad, rtol=1e-6, atol=0)
+    @every_setting
+    @exact_or_not
+    @pytest.mark.parametrize("norm", [batch_norm, torch.tanh], ids=["train", "eval"])
+    def test_adaptive_blur(self, sizes, stride, mode, exact, norm):
+        dim, x = len(sizes), pixels(sizes, channels=4)
+        weight = torch.randn(2 * 3**dim, 4, *[3] * dim, **DOUBLE) / 3**dim
+        low = oracle_adaptive_blur(x, weight, norm, 2, mode)
+        torch.testing.assert_close(f.adaptive_blur(x, weight, norm, 2, mode, exact=exact), low)
+        for kind in ("hard", "soft", "int"):
+            phase = make_phase(kind, 2, stride, dim)
+            y = f.adaptive_blur_down(x, weight, norm, 2, phase, stride, mode, exact=exact)
+            torch.testing.assert_close(y, oracle_down(low, phase, stride))
 
-    def test_gradient_at_zero_and_for_adversarial_terms(self, generator):
-        for terms in (torch.zeros(64), adversarial_terms(64, torch.float32, generator)):
-            leaf = terms.clone().requires_grad_()
-            order_free_mean(leaf, 0).backward()
-            torch.testing.assert_close(leaf.grad, torch.full((64,), 1 / 64), rtol=1e-6, atol=0)
+    @every_setting
+    @pytest.mark.parametrize("size", [1, 3])
+    def test_mix_neighbours(self, sizes, stride, mode, size):
+        dim, x = len(sizes), pixels(sizes, channels=4)
+        filters = torch.randn(2, 2 * size**dim, *sizes, **DOUBLE)
+        padded = oracle_pad(x, ((size // 2, size // 2),) * dim, mode)
+        expected = oracle_mix(x, filters, 2, size, mode)
+        torch.testing.assert_close(f.mix_neighbours(padded, filters, 2, size, (1,) * dim), expected)
+        some = f.mix_neighbours(padded, oracle_down(filters, 0, stride), 2, size, stride)
+        torch.testing.assert_close(some, oracle_down(expected, 0, stride))
 
-    def test_asking_for_a_gradient_changes_no_bit(self, generator):
-        for num in (7, 64, 1001):
-            terms = adversarial_terms(num, torch.float32, generator)
-            with_grad = order_free_mean(terms.clone().requires_grad_(), 0)
-            assert torch.equal(with_grad.detach(), order_free_mean(terms, 0))
 
-    def test_scales_with_powers_of_two(self, x):
-        for exponent in (-40, -3, 1, 50):
-            scaled = order_free_mean(x * 2.0**exponent, (2, 3))
-            assert torch.equal(scaled, order_free_mean(x, (2, 3)) * 2.0**exponent)
-
-    @given(
-        st.lists(
-            st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30
-        ),
-        st.randoms(use_true_random=False),
+class TestConvolutions:
+    @every_setting
+    @exact_or_not
+    @pytest.mark.parametrize(
+        ("size", "dilation", "groups"), [(1, 1, 1), (2, 1, 1), (3, 1, 2), (3, 2, 1)]
     )
-    def test_property(self, terms, random):
-        mean = order_free_mean(torch.tensor(terms, dtype=torch.float32), 0)
-        exact = math.fsum(terms) / len(terms)
-        largest = max(map(abs, terms))
-        assert abs(mean.item() - exact) <= largest * len(terms) * 2**-51
-        random.shuffle(terms)
-        assert torch.equal(order_free_mean(torch.tensor(terms, dtype=torch.float32), 0), mean)
+    def test_convolution_and_conv_down(self, sizes, stride, mode, exact, size, dilation, groups):
+        if dilation == 2 and mode != "circular" and mode != "zeros":
+            sizes = [2 * n for n in sizes]
+        dim, x = len(sizes), pixels(sizes)
+        weight, bias = (
+            torch.randn(4, 2 // groups, *[size] * dim, **DOUBLE),
+            torch.randn(4, **DOUBLE),
+        )
+        dilations = (dilation,) * dim
+        whole = oracle_conv(x, weight, bias, mode, dilations, groups)
+        for step in ((1,) * dim, stride):
+            y = f.convolution(x, weight, bias, mode, step, dilations, groups, exact=exact)
+            torch.testing.assert_close(y, oracle_down(whole, 0, step))
+        for kind in ("hard", "soft", "int"):
+            phase = make_phase(kind, 2, stride, dim)
+            y = f.conv_down(x, weight, bias, phase, stride, mode, dilations, groups, exact=exact)
+            torch.testing.assert_close(y, oracle_down(whole, phase, stride))
 
-    def test_all_orders_of_a_few_terms(self):
-        terms = [2.0**60, 1.0, -(2.0**60), 2.0**-30, 3.0]
-        means = {
-            order_free_mean(torch.tensor(order), 0).item()
-            for order in itertools.permutations(terms)
-        }
-        assert len(means) == 1
+    @pytest.mark.parametrize("dilation", [(3, 4), (6, 7), (8, 12), (5, 18)])
+    @pytest.mark.parametrize("size", [2, 3])
+    def test_taps_wrap_as_often_as_needed(self, dilation, size):
+        x, weight = pixels((4, 6)), torch.randn(3, 2, size, size, **DOUBLE)
+        whole = oracle_conv(x, weight, None, "circular", dilation)
+        for stride in ((1, 1), (2, 2)):
+            y = f.convolution(x, weight, None, "circular", stride, dilation)
+            torch.testing.assert_close(y, oracle_down(whole, 0, stride))
 
 
-def test_phase_order_of_the_oracles_is_row_major():
-    assert phase_offsets((2, 3), 2) == [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)]
+class TestMaxima:
+    @pytest.mark.parametrize("sizes", [(7,), (4, 5), (3, 2, 4)])
+    @pytest.mark.parametrize("size", [1, 2, (2, 1, 2)])
+    def test_max_filter(self, sizes, size):
+        x = pixels(sizes).round()
+        window = steps_of(size, len(sizes)) if isinstance(size, int) else size[: len(sizes)]
+        assert torch.equal(f.max_filter(x, window), oracle_max(x, window))
+
+    @pytest.mark.parametrize("mode", [*MODES[:2], "replicate", ("zeros", "circular", "zeros")])
+    @pytest.mark.parametrize("sizes", [(6,), (4, 6), (2, 2, 4)])
+    @every_kind
+    def test_max_down(self, sizes, kind, mode):
+        dim, x = len(sizes), pixels(sizes)
+        mode = mode if isinstance(mode, str) else mode[:dim]
+        phase = make_phase(kind, 2, 2, dim)
+        peaks = oracle_max(oracle_pad(x, ((0, 1),) * dim, mode), (2,) * dim)
+        y = f.max_down(x, None, phase, mode)
+        torch.testing.assert_close(y, oracle_down(peaks, phase, 2))
+        kernel = fixed_kernel(2, 3, dim)
+        low = oracle_conv(peaks, kernel, None, mode, groups=2)
+        torch.testing.assert_close(f.max_down(x, kernel, phase, mode), oracle_down(low, phase, 2))
+
+    def test_the_gradient_goes_to_the_first_of_equal_pixels(self):
+        x = torch.zeros(1, 1, 4, requires_grad=True)
+        f.max_filter(x, (2,)).sum().backward()
+        assert x.grad.tolist() == [[[1.0, 1.0, 1.0, 0.0]]]
+
+
+@pytest.mark.parametrize("mode", ["circular", ("zeros", "circular")], ids=str)
+@every_kind
+def test_gradients(kind, mode):
+    """Of all formulas, in the map and in whatever else they learn."""
+    stride, phase = (2, 3), make_phase(kind, 2, (2, 3), 2)
+    x, weight = pixels((4, 6)), torch.randn(3, 2, 3, 3, **DOUBLE)
+    theta = (weight, torch.randn(3, **DOUBLE), torch.randn(3, 3, 3, 3, **DOUBLE))
+    kernel, filters = fixed_kernel(2, 3, 2), torch.randn(18, 2, 3, 3, **DOUBLE)
+    assert differentiable(lambda x, *w: f.conv_logits(x, (*w, w[1]), stride, mode), x, *theta)
+    assert differentiable(lambda x: f.norm_logits(x, 2, stride), x)
+    assert differentiable(lambda x: f.blur(x, kernel, mode), x)
+    assert differentiable(lambda x: f.blur_down(x, kernel, phase, stride, mode), x)
+    assert differentiable(
+        lambda x, w: f.adaptive_blur_down(x, w, torch.tanh, 2, phase, stride, mode), x, filters
+    )
+    assert differentiable(
+        lambda x, w: f.conv_down(x, w, None, phase, stride, mode, (1, 1)), x, weight
+    )
+    if kind == "int":
+        return
+    assert differentiable(lambda y: f.blur_up(y, kernel, phase, stride, mode), x)
+    if kind == "soft":
+        for fn in (
+            lambda p: f.blur_down(x, kernel, p, stride, mode),
+            lambda p: f.blur_up(x, kernel, p, stride, mode),
+            lambda p: f.conv_down(x, weight, None, p, stride, mode, (1, 1)),
+            lambda p: f.adaptive_blur_down(x, filters, torch.tanh, 2, p, stride, mode),
+        ):
+            assert differentiable(fn, phase)
