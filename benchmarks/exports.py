@@ -33,7 +33,7 @@ def converted_resnet18(example: Tensor) -> nn.Module:
     from torchvision import models
 
     model = models.resnet18(weights=None).eval()
-    return ts.convert(model, "aps", example, select="input", verify=False)
+    return ts.convert(model, "aps", example, select_from="input", verify=False)
 
 
 NETWORKS: dict[str, Callable[[Tensor], nn.Module]] = {
