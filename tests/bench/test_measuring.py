@@ -83,7 +83,11 @@ def test_measures_every_row(tiny):
     assert list(bench.rows) == ["stride", "floor", "lps-input"]
     assert bench.missing == {"antialiased-cnns": "antialiased-cnns has no Tiny"}
     for row in bench.rows.values():
-        assert {mode: len(times) for mode, times in row.times.items()} == {"eval": 2, "train": 2}
+        assert {mode: len(times) for mode, times in row.times.items()} == {
+            "eval": 2,
+            "optimized": 2,
+            "train": 2,
+        }
         assert row.peak_mib["train"] > row.peak_mib["eval"] > 0
     lps, stride = bench.rows["lps-input"], bench.rows["stride"]
     assert lps.parameters > stride.parameters

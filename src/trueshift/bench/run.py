@@ -18,10 +18,12 @@ from trueshift.bench.meters import Run, flops_per_image, interleaved, peak_mib
 from trueshift.bench.models import NETWORKS, ROWS, NotAvailable, build
 from trueshift.data.drawing import make_shapes
 from trueshift.layers.spec import HIDDEN
+from trueshift.optimize import optimize
 
 LAYOUTS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-MEASURES = ("eval", "train", "memory")
+MODES = ("eval", "optimized", "train")
+MEASURES = (*MODES, "memory")
 Tell = Callable[[str], None]
 
 
@@ -36,8 +38,9 @@ class Setting:
         repeats: Timed runs of every row.
         batch: Images per call; ``None`` is the network's own.
         size: Pixels of both axes; ``None`` is the network's own.
-        measures: What to measure in addition to parameters and FLOPs: times at test time, times
-            of a training step, and peak memory of both.
+        measures: What to measure in addition to parameters and FLOPs: times at test time, of
+            networks as they are and optimized (:func:`trueshift.optimize`), times of a training
+            step, and peak memory.
         hidden: Width of learned selectors; ``None`` is the network's own.
     """
 
@@ -78,12 +81,13 @@ class Measured:
 
     parameters: int
     flops: int
-    times: dict[str, list[float]] = field(default_factory=lambda: {"eval": [], "train": []})
+    times: dict[str, list[float]] = field(default_factory=lambda: {mode: [] for mode in MODES})
     peak_mib: dict[str, float] = field(default_factory=dict)
 
     def median_ms(self, mode: str) -> float | None:
-        """Return the median time of ``"eval"`` or ``"train"``, ``None`` before the first run."""
-        return statistics.median(self.times[mode]) if self.times[mode] else None
+        """Return the median time in one of :data:`MODES`, ``None`` before the first run."""
+        times = self.times.get(mode)
+        return statistics.median(times) if times else None
 
 
 @dataclass
@@ -110,7 +114,8 @@ class Bench:
         """
         if to is None or row not in self.rows or to not in self.rows:
             return None
-        rounds = zip(self.rows[row].times[mode], self.rows[to].times[mode], strict=False)
+        times = (self.rows[key].times.get(mode, []) for key in (row, to))
+        rounds = zip(*times, strict=False)
         ratios = [above / below for above, below in rounds]
         return statistics.median(ratios) if ratios else None
 
@@ -146,13 +151,18 @@ def measure(
         count = sum(parameter.numel() for parameter in model.parameters())
         bench.rows[key] = Measured(count, flops_per_image(model, images[:2]))
         networks[key] = model
-    for mode in ("eval", "train"):
-        runs = {key: runner(net, images, labels, setting, mode) for key, net in networks.items()}
-        for net in networks.values():
+    for mode in MODES:
+        wanted = mode in setting.measures
+        if not wanted and ("memory" not in setting.measures or mode == "optimized"):
+            continue
+        runs = {}
+        for key, net in networks.items():
             net.train(mode == "train")
-        if mode in setting.measures:
+            ready = optimize(net, images) if mode == "optimized" else net
+            runs[key] = runner(ready, images, labels, setting, mode)
+        if wanted:
             _time(bench, mode, runs, tell)
-        if "memory" in setting.measures:
+        if "memory" in setting.measures and mode != "optimized":
             for key, run in runs.items():
                 tell(f"memory, {mode}: {ROWS[key].title}")
                 bench.rows[key].peak_mib[mode] = peak_mib(run)
@@ -207,6 +217,8 @@ def runner(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting, m
         with torch.inference_mode(), autocast():
             model(images)
 
+    if mode != "train":
+        return evaluate
     # Without a rate the weights stay what they are, and the step costs the same.
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
 
@@ -217,4 +229,4 @@ def runner(model: nn.Module, images: Tensor, labels: Tensor, setting: Setting, m
         optimizer.step()
         optimizer.zero_grad()
 
-    return train if mode == "train" else evaluate
+    return train

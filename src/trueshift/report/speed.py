@@ -14,7 +14,11 @@ from trueshift.report.tables import markdown_table
 FORMATS = ("markdown", "json")
 REFERENCES = ("torchvision", "stride", "lpf-tri3", "antialiased-cnns")
 NOTHING = "-"
-_MODES = {"eval": "At test time", "train": "A training step (forward, backward, SGD)"}
+_MODES = {
+    "eval": "At test time, networks as they are",
+    "optimized": "At test time, all optimized (norms folded, channels-last)",
+    "train": "A training step (forward, backward, SGD)",
+}
 _TABLE_4_NETWORK, _TABLE_4_DEFAULT = "resnet101", "lpf-tri3"
 Ratio = Callable[[str, str | None, str], float | None]
 
@@ -66,7 +70,7 @@ def _row_dict(bench: Bench, key: str) -> dict[str, Any]:
     for mode in _MODES:
         numbers[mode] = {
             "median_ms": row.median_ms(mode),
-            "times_ms": row.times[mode],
+            "times_ms": row.times.get(mode, []),
             "peak_mib": row.peak_mib.get(mode),
             "time_ratios": _ratios(bench.time_ratio, key, mode),
             "memory_ratios": _ratios(bench.memory_ratio, key, mode),
@@ -98,13 +102,13 @@ def _markdown(bench: Bench) -> str:
 
 
 def _mode_table(bench: Bench, mode: str) -> str:
-    measured = [row for row in bench.rows.values() if row.times[mode] or mode in row.peak_mib]
+    measured = [row for row in bench.rows.values() if row.times.get(mode) or mode in row.peak_mib]
     if not measured:
         return ""
     to = [key for key in REFERENCES if key in bench.rows]
     heads = ["row", "ms", *(f"x {key}" for key in to), "x floor", "MiB", "MiB x lpf-tri3"]
     heads += ["GFLOPs per image", "parameters"] if mode == "eval" else []
-    runs = sorted({len(row.times[mode]) for row in measured})
+    runs = sorted({len(row.times.get(mode, [])) for row in measured})
     counts = " to ".join(str(n) for n in dict.fromkeys((runs[0], runs[-1])))
     caption = (
         f"{_MODES[mode]}: medians of {counts} interleaved runs, ratios within each round;"
