@@ -30,7 +30,7 @@ class Limits:
 
     chunk: int = 2**21
     pick: int = 2**13
-    window: int = 2**16
+    window: int = 2**12
     fill: int = 2**13
     mix_last: int = 2**17
     mix_windows: int = 2**18
