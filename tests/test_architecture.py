@@ -13,7 +13,7 @@ LEVELS = [
     {"cli"},
     {"report", "export"},
     {"training", "audit", "benchmark"},
-    {"models", "convert", "data", "metrics"},
+    {"anchor", "models", "convert", "data", "metrics"},
     {"layers"},
     {"functional", "shifts", "padding", "ties"},
     {"_adjoint"},

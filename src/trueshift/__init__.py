@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from trueshift import functional, models, shifts
+from trueshift.anchor import anchor
 from trueshift.audit import audit
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.layers.antialias import AdaptiveBlur, Blur
@@ -34,6 +35,7 @@ __all__ = [
     "PolyphaseDown",
     "PolyphaseUp",
     "Sampling",
+    "anchor",
     "audit",
     "convert",
     "data",
