@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift.anchor.places import Places, grid
+from trueshift.anchor.places import Places, grid, spread
 
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
@@ -59,11 +59,9 @@ def tiles(places: Places, residues: Tensor) -> tuple[Tensor, Tensor, list[Tensor
         lines.append(line)
         owners.append(owner)
         inside.append(pixel - line.gather(1, owner))
-    index = owners[0]
-    for axis, owner in enumerate(owners[1:], start=1):
-        index = index[..., None] * lines[axis].shape[1] + owner.view(
-            len(owner), *[1] * axis, owner.shape[1]
-        )
+    index = torch.zeros_like(owners[0][:, :1]).view(-1, *[1] * len(lines))
+    for line, owner in zip(lines, spread(owners), strict=True):
+        index = index * line.shape[1] + owner
     return grid(lines), index, inside
 
 
@@ -100,9 +98,5 @@ def put_back(
         outputs = F.interpolate(outputs, window, mode=LINEAR[dim], align_corners=False)
     stacked = outputs.unflatten(0, (count, -1))  # (B, K, C, *window)
     frame = torch.arange(count, device=index.device).view(-1, *[1] * dim)
-    positions = [
-        place.view(count, *[-1 if i == axis else 1 for i in range(dim)])
-        for axis, place in enumerate(inside)
-    ]
-    whole = stacked[(frame, index, slice(None), *positions)]  # (B, *spatial, C)
+    whole = stacked[(frame, index, slice(None), *spread(inside))]  # (B, *spatial, C)
     return whole[..., 0] if plain else whole.movedim(-1, 1).contiguous()

@@ -12,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from trueshift._validate import check_positive
 from trueshift.anchor import calls, maps
-from trueshift.anchor.places import Places, agreement
+from trueshift.anchor.places import Places, agreement, spread
 from trueshift.anchor.score import DifferenceOfGaussians, strongest
 from trueshift.anchor.windows import (
     Size,
@@ -132,11 +132,13 @@ class Anchored(nn.Module):
         score = self._scores(frames)
         position, value = strongest(score)
         modulus = per_axis("modulus", self.modulus, frames.ndim - 2)
+        others = [
+            (torch.arange(n, device=score.device) - position[:, axis, None]) % m != 0
+            for axis, (n, m) in enumerate(zip(score.shape[1:], modulus, strict=True))
+        ]
         rivals = torch.zeros_like(score, dtype=torch.bool)
-        for axis, m in enumerate(modulus):
-            place = torch.arange(score.shape[axis + 1], device=score.device)
-            other = (place - position[:, axis, None]) % m != 0  # (B, size)
-            rivals |= other.view(len(score), *[-1 if i == axis else 1 for i in range(len(modulus))])
+        for other in spread(others):
+            rivals |= other
         rival = torch.where(rivals, score.nan_to_num(nan=0.0), 0.0).flatten(1).amax(1)
         return torch.where(value > 0, 1 - rival / value, 0.0)
 

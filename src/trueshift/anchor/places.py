@@ -9,7 +9,6 @@ one of them leaves its run and re-enters at the other end.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,21 +81,26 @@ class Places:
 
 def grid(axes: list[Tensor]) -> Tensor:
     """Combine corners along each axis, ``(B, n)`` each, to ``(B, K, dim)`` in row-major order."""
+    return torch.stack(torch.broadcast_tensors(*spread(axes)), -1).flatten(1, -2)
+
+
+def spread(axes: list[Tensor]) -> list[Tensor]:
+    """Give values along each axis, ``(B, n)`` each, the axes of a map: ``(B, 1, n)`` and so on."""
     dim = len(axes)
-    views = [
-        corner.view(len(corner), *[-1 if i == axis else 1 for i in range(dim)])
-        for axis, corner in enumerate(axes)
+    return [
+        value.view(len(value), *[value.shape[1] if i == axis else 1 for i in range(dim)])
+        for axis, value in enumerate(axes)
     ]
-    return torch.stack(torch.broadcast_tensors(*views), -1).flatten(1, -2)
 
 
 def agreement(places: Places, points: Sequence[int], move: Sequence[int]) -> float:
     """Probability that two frames choose the same windows.
 
-    Assumed: the strongest point of all that either frame sees is equally likely to be anywhere, and
-    so are its residues. Along an axis a move by ``d`` keeps the window in its run with probability
-    ``1 - d / m``. The two frames share a fraction ``q`` of their ``points``, so the strongest point
-    of both together is seen by both with probability ``q / (2 - q)``.
+    Assumed: the strongest of all points that either frame sees is equally likely to be any of them.
+    Both frames choose the same windows if it lies in both and its residue does not wrap around:
+    along an axis ``n (1 - d / m)`` of ``n`` points, if ``n`` is a multiple of the spacing ``m``.
+    The frames share a fraction ``q`` of their points, so together they have ``2 - q`` times the
+    points of one: the probability is the product of ``1 - d / m`` over the axes, over ``2 - q``.
 
     Args:
         places: The places of windows.
@@ -104,9 +108,11 @@ def agreement(places: Places, points: Sequence[int], move: Sequence[int]) -> flo
         move: Pixels between the two frames along each axis.
 
     Returns:
-        A probability. No rule exceeds the first factor with the same places.
+        The probability, counted for any ``n``. No rule with ``m`` places exceeds the product.
     """
-    moves = [abs(d) for d in move]
-    stays = math.prod(max(0.0, 1 - d / m) for d, m in zip(moves, places.spacing, strict=True))
-    shared = math.prod(max(0.0, 1 - d / n) for d, n in zip(moves, points, strict=True))
-    return stays * shared / (2 - shared)
+    kept = shared = 1.0
+    for step, n, m in zip(move, points, places.spacing, strict=True):
+        d = abs(step)
+        kept *= sum(place % m >= d for place in range(d, n)) / n
+        shared *= max(0, n - d) / n
+    return kept / (2 - shared)

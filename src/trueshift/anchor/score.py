@@ -16,7 +16,7 @@ _WIDER = (2, 2, 3, 3)  # 6.5 more: a standard deviation of 3 pixels
 
 
 class DifferenceOfGaussians(nn.Module):
-    """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 3 px| of the mean colour.
+    """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 3 px| of the summed colours.
 
     Both filters are cascades of two-point averages along each axis, as the module's text explains.
 
@@ -38,7 +38,7 @@ class DifferenceOfGaussians(nn.Module):
         border = sum(_WIDER) // 2
         for axis in range(1, narrow.ndim):
             narrow = narrow.narrow(axis, border, wide.shape[axis])
-        return (narrow - wide).abs() / frames.shape[1]
+        return (narrow - wide).abs()
 
 
 def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
