@@ -68,7 +68,6 @@ def strongest(score: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([[1]]), tensor([3.]))
     """
     flat = score.flatten(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    value = flat.amax(1)
-    order = torch.arange(flat.shape[1], device=score.device)
-    first = torch.where(flat == value[:, None], order, flat.shape[1]).amin(1)
-    return torch.stack(torch.unravel_index(first, score.shape[1:]), 1), value
+    first = flat.argmax(1, keepdim=True)  # of several, torch promises the first
+    position = torch.stack(torch.unravel_index(first[:, 0], score.shape[1:]), 1)
+    return position, flat.gather(1, first)[:, 0]
