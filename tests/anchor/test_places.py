@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from trueshift.anchor.places import Places, agreement
+from trueshift.anchor.places import Places
+from trueshift.anchor.stability import agreement
 
 
 @pytest.mark.parametrize("count", [1, 2])

@@ -34,16 +34,18 @@ def anchor(
 
     Args:
         network: A module in eval mode, a function of one tensor, or a session of onnxruntime.
-        window: Pixels that the network sees: one integer, or one per axis. By default the input
-            size that the network states (timm, vision transformers, ONNX).
+        window: Pixels that the network sees: one integer, or one per axis, which also fixes the
+            number of axes. By default the input size that the network states (timm, vision
+            transformers, ONNX).
         modulus: Distance of the lattice: one integer, or one per axis. The window lies at most half
             of it off the centre, and jumps once in so many pixels of motion.
         size: Resize windows to this size, if the network needs another than ``window``.
         anchors: Number of windows whose outputs are averaged: ``n ** dim``, the ``n`` nearest the
             centre along each axis.
         score: Frames to scores ``(B, *spatial)`` of their points, whose bits must move with the
-            content. By default :class:`DifferenceOfGaussians`.
-        batch: Windows in one call of the network; all by default.
+            content; only points above zero count. By default :class:`DifferenceOfGaussians`.
+        batch: Windows in one call of the network; all by default. The last call is filled up, so
+            that rounding does not depend on the number of frames.
         maps: Whether outputs are maps, to be put back into the frame. By default those of the size
             of the windows ``(N, C, *window)`` are; saying so saves a call.
 

@@ -37,7 +37,8 @@ class _Session(nn.Module):
         self.outputs = [one.name for one in session.get_outputs()]
 
     def forward(self, windows: Tensor) -> Tensor | dict[str, Tensor]:
-        values = self.session.run(None, {self.input.name: windows.cpu().contiguous().numpy()})
+        pixels = windows.detach().cpu().contiguous().numpy()
+        values = self.session.run(None, {self.input.name: pixels})
         tensors = [torch.from_numpy(value) for value in values]
         if len(tensors) == 1:
             return tensors[0]

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from trueshift._validate import check_positive
-from trueshift.anchor import calls, maps
-from trueshift.anchor.places import Places, agreement, spread
+from trueshift.anchor import calls, maps, stability
+from trueshift.anchor.places import Places
 from trueshift.anchor.score import DifferenceOfGaussians, strongest
 from trueshift.anchor.windows import (
     Size,
@@ -116,31 +116,16 @@ class Anchored(nn.Module):
             move along one axis or several, as long as no stronger point enters the frame. Frames
             without any point, constant ones, have none.
         """
-        position, value = self._strongest(frames)
-        places = self._places(frames.shape[2:])
-        residues = residues_of(places, position, value)
-        last = residues.new_tensor(self._points(frames.shape[2:])) - 1
-        upper = torch.minimum(residues.new_tensor(places.spacing) - 1 - residues, last - position)
-        return torch.stack([residues, upper], -1) * (value > 0)[:, None, None]
+        return stability.slack(self._places(frames.shape[2:]), self._scores(frames))
 
     def margin(self, frames: Tensor) -> Tensor:
         """Return by what share the strongest point exceeds all that would choose other windows.
 
         Returns:
-            Between 0, a tie, and 1, ``(B,)``. Noise of a smaller share does not move the windows.
+            Between 0, a tie, and 1, ``(B,)``. The windows stay the same if no score changes by more
+            than half of that share of the strongest.
         """
-        score = self._scores(frames)
-        position, value = strongest(score)
-        modulus = per_axis("modulus", self.modulus, frames.ndim - 2)
-        others = [
-            (torch.arange(n, device=score.device) - position[:, axis, None]) % m != 0
-            for axis, (n, m) in enumerate(zip(score.shape[1:], modulus, strict=True))
-        ]
-        rivals = torch.zeros_like(score, dtype=torch.bool)
-        for other in spread(others):
-            rivals |= other
-        rival = torch.where(rivals, score.nan_to_num(nan=0.0), 0.0).flatten(1).amax(1)
-        return torch.where(value > 0, 1 - rival / value, 0.0)
+        return stability.margin(self._places(frames.shape[2:]), self._scores(frames))
 
     def agreement(self, frame: Size, move: Size) -> float:
         """Return the probability that two frames choose the same windows, if places are uniform.
@@ -151,7 +136,7 @@ class Anchored(nn.Module):
         """
         sizes = (frame, frame) if isinstance(frame, int) else tuple(frame)
         moves = (move,) * len(sizes) if isinstance(move, int) else tuple(move)
-        return agreement(self._places(sizes), self._points(sizes), moves)
+        return stability.agreement(self._places(sizes), self._points(sizes), moves)
 
     def extra_repr(self) -> str:
         return f"window={self.window}, modulus={self.modulus}, anchors={self.anchors}"
@@ -196,6 +181,7 @@ class Anchored(nn.Module):
             )
         return score
 
+    @torch.no_grad()
     def _strongest(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         return strongest(self._scores(frames))
 

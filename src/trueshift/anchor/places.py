@@ -9,7 +9,6 @@ one of them leaves its run and re-enters at the other end.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -91,28 +90,3 @@ def spread(axes: list[Tensor]) -> list[Tensor]:
         value.view(len(value), *[value.shape[1] if i == axis else 1 for i in range(dim)])
         for axis, value in enumerate(axes)
     ]
-
-
-def agreement(places: Places, points: Sequence[int], move: Sequence[int]) -> float:
-    """Probability that two frames choose the same windows.
-
-    Assumed: the strongest of all points that either frame sees is equally likely to be any of them.
-    Both frames choose the same windows if it lies in both and its residue does not wrap around:
-    along an axis ``n (1 - d / m)`` of ``n`` points, if ``n`` is a multiple of the spacing ``m``.
-    The frames share a fraction ``q`` of their points, so together they have ``2 - q`` times the
-    points of one: the probability is the product of ``1 - d / m`` over the axes, over ``2 - q``.
-
-    Args:
-        places: The places of windows.
-        points: Number of scored points along each axis.
-        move: Pixels between the two frames along each axis.
-
-    Returns:
-        The probability, counted for any ``n``. No rule with ``m`` places exceeds the product.
-    """
-    kept = shared = 1.0
-    for step, n, m in zip(move, points, places.spacing, strict=True):
-        d = abs(step)
-        kept *= sum(place % m >= d for place in range(d, n)) / n
-        shared *= max(0, n - d) / n
-    return kept / (2 - shared)
