@@ -155,7 +155,7 @@ def measure(
             labels[p] == label for name in groups if name != "neighbours" for p in groups[name]
         ]
         row["top1"] = float(np.mean(right))
-        if (method, "neighbours") != LEFT_OUT:
+        if "neighbours" in groups and (method, "neighbours") != LEFT_OUT:
             row["neighbours"] = float(len({labels[p] for p in groups["neighbours"]}) == 1)
         for name, group in groups.items():
             if name == "neighbours":
@@ -206,6 +206,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--count", type=int, default=200, help="number of photos")
     parser.add_argument("--checked", type=int, default=3, help="photos for the check of bits")
+    parser.add_argument("--groups", nargs="+", help="only these: crops, neighbours, move1, ...")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, required=True)
     arguments = parser.parse_args()
@@ -220,8 +221,10 @@ def main() -> None:
     rows, agreed, wrong, started = [], 0, 0, time.process_time()
     for number, path in enumerate(chosen, start=1):
         scene, groups = Scene(network, load_scene(path, mean, std)), draw_frames(rng)
+        if arguments.groups:
+            groups = {name: groups[name] for name in arguments.groups}
         rows.append(measure(scene, int(path.parent.name), groups))
-        if number <= arguments.checked:
+        if number <= arguments.checked and "neighbours" in groups:
             more = check(scene, groups)
             agreed, wrong = agreed + more[0], wrong + more[1]
         if number % 10 == 0 or number == len(chosen):
