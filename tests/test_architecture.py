@@ -15,13 +15,14 @@ LEVELS = [
     {"report", "export"},
     {"training"},
     {"audit", "bench"},
-    {"models", "convert", "data", "metrics"},
-    {"layers"},
-    {"functional", "shifts", "padding", "ties"},
-    {"_adjoint"},
-    {"_chunks"},
-    {"_eager", "_files", "_torchvision", "_validate", "memory"},
-    {"_layout"},
+    {"anchor", "models", "convert", "data", "metrics"},
+    {"layers", "optimize"},
+    {"_cpu"},
+    {"functional", "ties"},
+    {"windows"},
+    {"exact", "shifts"},
+    {"_validate"},
+    {"_dispatch", "_files", "_torchvision", "memory"},
 ]
 LEVEL = {name: level for level, names in enumerate(LEVELS) for name in names}
 HEAVY = {

@@ -22,6 +22,7 @@ PUBLIC = [
     "PolyphaseDown",
     "PolyphaseUp",
     "Sampling",
+    "anchor",
     "audit",
     "convert",
     "data",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trueshift import _cpu, functional, models, shifts  # noqa: F401 (registers the kernels)
 from trueshift._dispatch import plain
+from trueshift.anchor import anchor
 from trueshift.audit import audit
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.layers.filters import AdaptiveBlur, Blur
@@ -36,6 +37,7 @@ __all__ = [
     "PolyphaseDown",
     "PolyphaseUp",
     "Sampling",
+    "anchor",
     "audit",
     "convert",
     "data",

@@ -1,0 +1,73 @@
+"""How the anchor of a frame is chosen: a score of every point, whose bits move with the content.
+
+A convolution may round differently at the end of a row than in its middle. The default score uses
+nothing but sums of two terms and powers of two, elementwise: every value is the same expression of
+the same pixels at every position, so a shifted frame has the shifted score, bit by bit.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+# A sum of two pixels that are s apart adds s * s / 4 to the variance of a low-pass filter.
+_NARROW = (1, 1, 2, 2)  # variance 2.5: the triangle 1 2 3 4 3 2 1
+_WIDER = (2, 2, 3, 3)  # 6.5 more: a standard deviation of 3 pixels
+
+
+class DifferenceOfGaussians(nn.Module):
+    """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 3 px| of the summed colours.
+
+    Both filters are cascades of two-point averages along each axis, as the module's text explains.
+
+    Shape:
+        Frames ``(B, C, *spatial)`` to scores ``(B, *spatial - 16)``: only points whose support
+        lies inside the frame. ``score[b, i]`` belongs to the pixel ``i + 8``.
+    """
+
+    support = 1 + sum(_NARROW) + sum(_WIDER)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        if not frames.dtype.is_floating_point or frames.element_size() < 4:
+            frames = frames.float()
+        grey = frames[:, 0]
+        for channel in range(1, frames.shape[1]):
+            grey = grey + frames[:, channel]
+        narrow = _smooth(grey, _NARROW)
+        wide = _smooth(narrow, _WIDER)
+        border = sum(_WIDER) // 2
+        for axis in range(1, narrow.ndim):
+            narrow = narrow.narrow(axis, border, wide.shape[axis])
+        return (narrow - wide).abs()
+
+
+def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
+    """Average pixels ``distance`` apart along every axis, once for each distance."""
+    for axis in range(1, x.ndim):
+        for distance in distances:
+            length = x.shape[axis] - distance
+            x = x.narrow(axis, 0, length) + x.narrow(axis, distance, length)
+        x = x * 0.5 ** len(distances)
+    return x
+
+
+def strongest(score: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the strongest point of each score, and how strong it is.
+
+    Of equal points the first in reading order counts, an order that moves with the content. Values
+    that are not numbers never count.
+
+    Args:
+        score: ``(B, *spatial)``.
+
+    Returns:
+        Positions int64 ``(B, dim)`` and values ``(B,)``.
+
+    Examples:
+        >>> strongest(torch.tensor([[0.0, 3.0, 1.0, 3.0]]))
+        (tensor([[1]]), tensor([3.]))
+    """
+    flat = score.flatten(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    first = flat.argmax(1, keepdim=True)  # of several, torch promises the first
+    position = torch.stack(torch.unravel_index(first[:, 0], score.shape[1:]), 1)
+    return position, flat.gather(1, first)[:, 0]

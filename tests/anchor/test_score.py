@@ -1,0 +1,68 @@
+import pytest
+import torch
+
+from trueshift.anchor import DifferenceOfGaussians
+from trueshift.anchor.score import strongest
+
+
+@pytest.mark.parametrize(
+    ("size", "frame"), [((150,), (97,)), ((72, 75), (37, 41)), ((27, 26, 28), (21, 22, 20))]
+)
+@pytest.mark.parametrize("layout", ["default", "channels_last"])
+def test_the_score_of_every_frame_of_a_scene_is_the_score_of_the_scene(size, frame, layout):
+    scene = torch.randn(1, 3, *size)
+    if layout == "channels_last":
+        scene = scene.movedim(1, -1).contiguous().movedim(-1, 1)
+    score = DifferenceOfGaussians()
+    whole = score(scene)
+    for corner in torch.cartesian_prod(
+        *[torch.arange(n - f + 1) for n, f in zip(size, frame, strict=True)]
+    ).view(-1, len(size)):
+        inside, expected = scene, whole
+        for axis, (start, length) in enumerate(zip(corner.tolist(), frame, strict=True)):
+            inside = inside.narrow(axis + 2, start, length)
+            expected = expected.narrow(axis + 1, start, length - 16)
+        assert torch.equal(score(inside), expected)
+
+
+def test_the_score_is_a_difference_of_gaussians():
+    impulse = torch.zeros(1, 1, 41, 41)
+    impulse[0, 0, 20, 20] = 1
+    place = torch.arange(-20, 21) / 1.0
+
+    def gaussian(variance):
+        line = torch.exp(-(place**2) / (2 * variance))
+        return torch.outer(line, line) / line.sum() ** 2
+
+    score = DifferenceOfGaussians()(impulse)[0]
+    ideal = (gaussian(2.5) - gaussian(9.0)).abs()[8:-8, 8:-8]
+    assert score.shape == (25, 25)
+    torch.testing.assert_close(score, ideal, atol=0.12 * ideal.max().item(), rtol=0)
+    assert strongest(score[None])[0].tolist() == [[12, 12]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float64])
+def test_frames_of_every_type_have_a_score(dtype):
+    frames = (torch.rand(2, 3, 20, 24) * 200).to(dtype)
+    expected = DifferenceOfGaussians()(frames.double())
+    score = DifferenceOfGaussians()(frames).double()
+    torch.testing.assert_close(score, expected, atol=1e-3, rtol=0)
+
+
+def test_equal_points_are_taken_in_reading_order_and_numbers_only():
+    score = torch.tensor([[[0.0, 2.0, 1.0], [2.0, 2.0, torch.nan]], [[torch.nan] * 3] * 2])
+    position, value = strongest(score)
+    assert position[0].tolist() == [0, 1]
+    assert value.tolist() == [2.0, -torch.inf]
+
+
+def test_the_order_of_equal_points_moves_with_them():
+    scene = torch.zeros(1, 1, 60, 60)
+    scene[0, 0, [30, 30, 34], [30, 36, 28]] = 1.0
+    positions = [
+        strongest(DifferenceOfGaussians()(scene[..., y : y + 50, x : x + 50]))[0]
+        + torch.tensor([y, x])
+        for y in range(9)
+        for x in range(9)
+    ]
+    assert len({tuple(position[0].tolist()) for position in positions}) == 1
