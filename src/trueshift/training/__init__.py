@@ -5,6 +5,7 @@ from trueshift._torchvision import import_torchvision
 import_torchvision()  # before Lightning, which imports it
 
 from trueshift.training.classifier import Classifier  # noqa: E402
+from trueshift.training.emulator import Emulator  # noqa: E402
 from trueshift.training.interruption import SaveOnInterrupt  # noqa: E402
 from trueshift.training.module import NetworkModule  # noqa: E402
 from trueshift.training.optim import MultiStep, OneCycle, Poly, parameter_groups  # noqa: E402
@@ -22,6 +23,7 @@ from trueshift.training.tau import (  # noqa: E402
 
 __all__ = [
     "Classifier",
+    "Emulator",
     "MultiRateLinear",
     "MultiStep",
     "NetworkModule",
