@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from trueshift.metrics import (
     ValidTime,
     rollout,
 )
+from trueshift.training.fno import fno
 from trueshift.training.module import NetworkModule, NumPairs
 from trueshift.training.optim import parameter_groups
 from trueshift.training.timing import BatchTimes
@@ -41,6 +42,7 @@ class Emulator(NetworkModule):
         curriculum_epochs: Epochs over which the number of steps rises from 1 to ``unroll``.
         noise: Standard deviation of normal noise on the first state of a training sample.
         exact_steps: Steps of the roll-outs that are compared bit for bit.
+        grid_stride: Points between two samples of the coarsest map, whose imprint is measured.
         wraps: Which axes wrap; ``None`` means all. A channel is ``(False, True)``.
         num_pairs: Shifts of every test batch whose roll-outs are compared, or ``"all"``.
         lr: Highest learning rate.
@@ -50,6 +52,7 @@ class Emulator(NetworkModule):
     """
 
     monitor = "val/valid_time"
+    outside: ClassVar = {"fno": fno}
 
     def __init__(
         self,
@@ -57,6 +60,7 @@ class Emulator(NetworkModule):
         curriculum_epochs: int = 0,
         noise: float = 0.0,
         exact_steps: int = 200,
+        grid_stride: int = 8,
         wraps: Sequence[bool] | None = None,
         num_pairs: NumPairs = 5,
         lr: float = 2e-3,
@@ -64,8 +68,13 @@ class Emulator(NetworkModule):
         **options: Any,
     ) -> None:
         super().__init__(num_pairs=num_pairs, lr=lr, weight_decay=weight_decay, **options)
-        given = {"unroll": unroll, "curriculum_epochs": curriculum_epochs, "noise": noise}
-        self.save_hyperparameters({**given, "exact_steps": exact_steps, "wraps": wraps})
+        given: dict[str, Any] = {
+            "unroll": unroll,
+            "curriculum_epochs": curriculum_epochs,
+            "noise": noise,
+        }
+        given |= {"exact_steps": exact_steps, "grid_stride": grid_stride, "wraps": wraps}
+        self.save_hyperparameters(given)
         check_positive("Emulator", unroll=unroll, exact_steps=exact_steps)
         if noise < 0 or curriculum_epochs < 0:
             raise ValueError(
@@ -74,10 +83,9 @@ class Emulator(NetworkModule):
             )
         if self.hparams["nesterov"]:
             raise ValueError("Emulator: AdamW has no Nesterov momentum. Leave nesterov out.")
-        stride: Any = self.network.required_multiple
         self.one_step, self.error = RelativeError(), RelativeError()
         self.valid_time, self.spectrum = ValidTime(), SpectrumError(wraps)
-        self.imprint = GridImprint(stride, wraps)
+        self.imprint = GridImprint(grid_stride, wraps)
         self.exactness = RolloutExactness(exact_steps, num_pairs, wraps)
         self.times = BatchTimes()
 
@@ -140,6 +148,9 @@ class Emulator(NetworkModule):
         self.log("test/spectrum_error", self.spectrum, on_epoch=True)
         self.log("test/grid_imprint", self.imprint, on_epoch=True)
         self.log("test/bitwise_equal", self.exactness, on_epoch=True)
+
+    def on_test_start(self) -> None:
+        self.times.reset()  # validation has batches of its own
 
     def on_test_epoch_end(self) -> None:
         self.log("test/one_step_error", float(self.one_step.compute()))

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -63,6 +63,7 @@ class NetworkModule(LightningModule):
 
     monitor: str
     times: BatchTimes
+    outside: ClassVar[Mapping[str, Callable[..., nn.Module]]] = {}  # builders of other packages
 
     def __init__(
         self,
@@ -86,14 +87,15 @@ class NetworkModule(LightningModule):
         crop_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_choice(type(self).__name__, "network", network, models.BUILDERS)
+        known = (*models.BUILDERS, *self.outside)
+        check_choice(type(self).__name__, "network", network, known)
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
         schedule = _build(schedule, (MultiStep, Poly, OneCycle))
         tau = _build(tau, (StepDecay, MultiRateLinear))
-        arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__", "known")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
-        builder = getattr(models, network)
+        builder: Any = self.outside.get(network) or getattr(models, network)
         self.network: nn.Module = builder(spec, num_classes=num_classes, **(network_options or {}))
         if channels_last:
             self.network.to(memory_format=torch.channels_last)
