@@ -8,11 +8,12 @@ from trueshift.data.flows import module
 from trueshift.data.flows.module import Windows
 
 TINY = {"equation": "burgers", "num_train": 3, "num_val": 1, "num_test": 2}
-SHORT = {"num_states": 6, "num_test_states": 9, "interval": 2, "batch_size": 4, "unroll": 2}
+SHORT = {"num_states": 6, "num_val_states": 7, "num_test_states": 9}
+SMALL = {"interval": 2, "batch_size": 4, "unroll": 2}
 
 
 def flows(root, **options):
-    return Flows(**{**TINY, **SHORT, "root": str(root), **options})
+    return Flows(**{**TINY, **SHORT, **SMALL, "root": str(root), **options})
 
 
 def test_windows_of_trajectories():
@@ -66,7 +67,7 @@ def test_the_channel_wraps_along_one_axis(tmp_path):
     data = flows(tmp_path, equation="channel")
     data.setup()
     assert data.periodic == (False, True)
-    assert data.datasets["val"].states.shape == (1, 9, 1, 32, 64)
+    assert data.datasets["val"].states.shape == (1, 7, 1, 32, 64)
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,7 @@ def test_the_channel_wraps_along_one_axis(tmp_path):
     [
         ({"equation": "burger"}, "unknown equation 'burger'. Did you mean 'burgers'"),
         ({"unroll": 6}, "must be longer than unroll, .* got num_states=6, unroll=6"),
+        ({"num_val_states": 1}, "at least two states, .* num_val_states=1"),
         ({"num_val": 0}, "num_val must be at least 1, got 0"),
         ({"interval": 0}, "interval must be at least 1, got 0"),
     ],

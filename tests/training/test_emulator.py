@@ -25,8 +25,9 @@ def emulator(method="lps", **options):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     root = tmp_path_factory.mktemp("flows")
-    few = {"num_train": 2, "num_val": 1, "num_test": 2, "num_states": 20, "num_test_states": 12}
-    return Flows("burgers", **few, unroll=2, batch_size=8, root=str(root))
+    few = {"num_train": 2, "num_val": 1, "num_test": 2}
+    short = {"num_states": 20, "num_val_states": 12, "num_test_states": 12}
+    return Flows("burgers", **few, **short, unroll=2, batch_size=8, root=str(root))
 
 
 def trainer(tmp_path, epochs=1, **options):

@@ -6,7 +6,7 @@ import copy
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
 from trueshift.audit import audit  # noqa: E402
 from trueshift.models.anysize import extend  # noqa: E402
 from trueshift.report.html import write_html  # noqa: E402
-from trueshift.training import NetworkModule, Segmenter  # noqa: E402
+from trueshift.training import Emulator, NetworkModule, Segmenter  # noqa: E402
 from trueshift.training.timing import centre_crop  # noqa: E402
 
 FILE_NAME = "report.html"
@@ -58,11 +58,11 @@ class WriteReport(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if isinstance(pl_module, NetworkModule) and trainer.is_global_zero:
+        if _is_about_images(pl_module) and trainer.is_global_zero:
             self._kept += _some(batch, batch_idx, trainer.num_test_batches[dataloader_idx])
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not isinstance(pl_module, NetworkModule) or not trainer.is_global_zero:
+        if not _is_about_images(pl_module) or not trainer.is_global_zero:
             return
         try:
             if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
@@ -70,6 +70,11 @@ class WriteReport(Callback):
             self.path = _write(pl_module, trainer, self._kept, self.folder / FILE_NAME)
         except (MemoryError, ValueError) as error:  # the results are written all the same
             print(f"no {FILE_NAME}: {error}", file=sys.stderr)
+
+
+def _is_about_images(module: LightningModule) -> TypeGuard[NetworkModule]:
+    """Tell whether a module labels images; the states of flows have no labels to compare."""
+    return isinstance(module, NetworkModule) and not isinstance(module, Emulator)
 
 
 def set_aside(path: Path) -> None:

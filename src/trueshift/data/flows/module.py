@@ -68,7 +68,8 @@ class Flows(ImageDataModule):
         num_val: Trajectories to validate on.
         num_test: Trajectories to test on.
         num_states: States of a training trajectory.
-        num_test_states: States of a trajectory of validation and test.
+        num_val_states: States of a trajectory to validate on.
+        num_test_states: States of a trajectory to test on.
         interval: Solver steps between two states; ``None`` takes the equation's own.
         unroll: States that follow the first one in a training sample.
         batch_size: Samples per batch and process.
@@ -87,6 +88,7 @@ class Flows(ImageDataModule):
         num_val: int = 4,
         num_test: int = 16,
         num_states: int = 100,
+        num_val_states: int = 41,
         num_test_states: int = 101,
         interval: int | None = None,
         unroll: int = 1,
@@ -98,13 +100,13 @@ class Flows(ImageDataModule):
         super().__init__(batch_size, num_workers, seed)
         check_choice("Flows", "equation", equation, EQUATIONS)
         check_positive("Flows", num_train=num_train, num_val=num_val, num_test=num_test)
-        check_positive("Flows", num_states=num_states, num_test_states=num_test_states)
+        self.num_states = {"train": num_states, "val": num_val_states, "test": num_test_states}
         check_positive("Flows", unroll=unroll, interval=1 if interval is None else interval)
-        if unroll >= num_states or num_test_states < 2:
+        if unroll >= num_states or min(num_val_states, num_test_states) < 2:
             raise ValueError(
-                "Flows: a training trajectory must be longer than unroll, a test trajectory have"
+                "Flows: a training trajectory must be longer than unroll, other trajectories have"
                 f" at least two states, got num_states={num_states}, unroll={unroll},"
-                f" num_test_states={num_test_states}."
+                f" num_val_states={num_val_states}, num_test_states={num_test_states}."
             )
         self.equation = EQUATIONS[equation]
         self.setting = equation
@@ -112,7 +114,6 @@ class Flows(ImageDataModule):
         self.interval = self.equation.interval if interval is None else interval
         self.unroll, self.root = unroll, Path(root)
         self.num = {"train": num_train, "val": num_val, "test": num_test}
-        self.num_states = {"train": num_states, "val": num_test_states, "test": num_test_states}
 
     def prepare_data(self) -> None:
         for split in SPLITS:
