@@ -155,19 +155,26 @@ def test_fno_learns(monkeypatch, tmp_path, data):
     """The package itself is optional: a stand-in takes the arguments that the real one takes."""
     made = {}
 
-    def build(**arguments):
-        made.update(arguments)
-        return torch.nn.Conv1d(1, 1, 3, padding=1, padding_mode="circular")
+    class Build(torch.nn.Conv1d):
+        def __init__(self, **arguments):
+            super().__init__(1, 1, 3, padding=1, padding_mode="circular")
+            made.update(arguments)
+
+        def state_dict(self, *args, **kwargs):
+            state = super().state_dict(*args, **kwargs)
+            state["_metadata"] = {"activation": torch.relu}
+            return state
 
     models = types.ModuleType("neuralop.models")
-    models.FNO = build
+    models.FNO = Build
     monkeypatch.setitem(sys.modules, "neuralop", types.ModuleType("neuralop"))
     monkeypatch.setitem(sys.modules, "neuralop.models", models)
     options = {"num_classes": 1, "network_options": {"modes": 4}, "exact_steps": 2, "unroll": 2}
     model = Emulator(network="fno", spec=ts.Sampling("stride", dim=1), **options)
     run = trainer(tmp_path, callbacks=[WriteResults()])
     run.fit(model, data)
-    run.test(model, data, verbose=False)
+    run.save_checkpoint(tmp_path / "a.ckpt")
+    run.test(model, data, ckpt_path=tmp_path / "a.ckpt", verbose=False, weights_only=True)
     assert made["n_modes"] == (4,)
     assert made["positional_embedding"] is None
     assert json.loads((tmp_path / "results.json").read_text())["row"]["network"] == "fno"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, cast
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from trueshift.layers.spec import Sampling
 
@@ -45,7 +45,7 @@ def fno(
             "fno: it needs the package neuraloperator. Install it with:"
             " pip install 'trueshift[flows]'."
         ) from error
-    network: Any = FNO(
+    network = FNO(
         n_modes=(modes,) * spec.dim,
         in_channels=in_channels,
         out_channels=num_classes,
@@ -53,4 +53,24 @@ def fno(
         n_layers=num_layers,
         positional_embedding=None,  # coordinates would single out places
     )
-    return cast(nn.Module, network)
+    return _Saved(network)
+
+
+class _Saved(nn.Module):
+    """Leaves out of checkpoints what the package adds to the weights: functions, to be unpickled.
+
+    Args:
+        network: A model of the package.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.operator = network
+        self.register_state_dict_post_hook(_drop_metadata)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.operator(x)
+
+
+def _drop_metadata(module: nn.Module, state: dict[str, Any], *_: Any) -> None:
+    state.pop("_metadata", None)
