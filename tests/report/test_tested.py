@@ -3,15 +3,15 @@ import torch
 from lightning.pytorch import Trainer
 
 import trueshift as ts
-from trueshift.data import Shapes
+from trueshift.data import Flows, Shapes
 from trueshift.report import tested
 from trueshift.report.tested import WriteReport, budget, set_aside
-from trueshift.training import Classifier, Segmenter
+from trueshift.training import Classifier, Emulator, Segmenter
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 
 
-def run_test(module, folder, **data):
+def run_test(module, folder, data=None, **options):
     callback = WriteReport(folder)
     trainer = Trainer(
         accelerator="cpu",
@@ -20,8 +20,8 @@ def run_test(module, folder, **data):
         enable_model_summary=False,
         callbacks=[callback],
     )
-    options = {"batch_size": 3, "num_train": 1, "num_val": 1, "num_test": 7, **data}
-    trainer.test(module, datamodule=Shapes(**options), verbose=False)
+    options = {"batch_size": 3, "num_train": 1, "num_val": 1, "num_test": 7, **options}
+    trainer.test(module, datamodule=data or Shapes(**options), verbose=False)
     return callback.path
 
 
@@ -34,6 +34,19 @@ def classifier(padding_mode="circular", **options):
         max_shift=4,
         **options,
     )
+
+
+def test_an_emulator_has_no_images_to_report(tmp_path, capsys):
+    module = Emulator(
+        network="unet",
+        network_options={"widths": (4, 8), "in_channels": 1},
+        spec=ts.Sampling("lps", dim=1),
+        num_classes=1,
+        exact_steps=2,
+    )
+    few = {"num_train": 1, "num_val": 1, "num_test": 1, "num_states": 2, "num_test_states": 3}
+    assert run_test(module, tmp_path, Flows("burgers", root=str(tmp_path), **few)) is None
+    assert "report" not in capsys.readouterr().err
 
 
 def test_a_segmenter_is_shown_as_the_test_saw_it(tmp_path):
