@@ -98,7 +98,7 @@ def test_the_imprint_is_the_share_of_the_error_that_repeats_with_the_grid():
 
 def test_the_imprint_in_a_channel_is_counted_along_it():
     metric = GridImprint(stride=2, wraps=(False, True))
-    across = torch.arange(6.0)[:, None].expand(3, 1, 6, 8)  # walls may tell places across apart
+    across = torch.arange(6.0)[:, None].expand(3, 1, 6, 8)  # depends on the distance to the walls
     along = torch.tensor([1.0, -1.0]).repeat(4).expand(3, 1, 6, 8)
     metric.update(across, torch.zeros_like(across))
     assert float(metric.compute()) == pytest.approx(0)

@@ -114,8 +114,8 @@ class SpectrumError(_Mean):
 class GridImprint(_Mean):
     """Share of the error that repeats with the sampling grid of a network.
 
-    The flows single out no place, so the mean over many states of an equivariant network's error
-    is the same everywhere. A network that samples every ``stride`` points may be wrong in a way
+    The statistics of a flow are the same everywhere, and so is the mean error of an equivariant
+    network over many states. A network that samples every ``stride`` points may be wrong in a way
     that repeats with its grid: then the mean error has power at multiples of ``N / stride`` waves.
     That power, by the power of all errors, is the imprint. A mean over ``n`` independent states
     leaves about ``1 / n`` of the share that these waves have of the error.

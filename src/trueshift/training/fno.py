@@ -33,7 +33,7 @@ def fno(
     """
     if not spec.is_plain or spec.padding_mode != "circular":
         raise ValueError(
-            "fno: it does not sample and its world wraps along all axes; spec must be"
+            "fno: it does not sample, and all its axes are periodic; spec must be"
             f" method='stride', antialias=None, padding_mode='circular', got {spec}."
         )
     try:
@@ -51,7 +51,7 @@ def fno(
         out_channels=num_classes,
         hidden_channels=hidden_channels,
         n_layers=num_layers,
-        positional_embedding=None,  # coordinates would single out places
+        positional_embedding=None,  # coordinates would break the equivariance
     )
     return _Saved(network)
 

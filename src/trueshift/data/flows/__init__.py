@@ -1,4 +1,4 @@
-"""Flows on worlds that wrap: equations, their solver, and the data module."""
+"""Flows on periodic domains: equations, their solver, and the data module."""
 
 from trueshift.data.flows.equations import EQUATIONS, Equation
 from trueshift.data.flows.module import Flows

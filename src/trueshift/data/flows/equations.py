@@ -1,7 +1,7 @@
-"""Equations on worlds that wrap, in Fourier space: what is linear, what is not, how they begin.
+"""Equations on periodic domains, in Fourier space: linear part, nonlinear part, initial states.
 
-All of them commute with shifts along the axes that wrap, forcing included: an emulator of theirs
-is an equivariant map. Products are dealiased by the 2/3 rule. Everything is float64.
+All of them commute with shifts along their periodic axes, forcing included, so the map from one
+state to the next is shift-equivariant. Products are dealiased by the 2/3 rule. All is in float64.
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Burgers(Equation):
 class NavierStokes(Equation):
     """Vorticity of an incompressible flow: ``w_t = -(u . grad) w + viscosity lap w - drag w``.
 
-    A force that is a function of position would single out places. Here it is linear: waves whose
-    length lies in ``band`` grow at the rate ``growth`` wherever they stand.
+    A force that depends on position would break the symmetry under shifts. Here it is linear:
+    waves whose wave number lies in ``band`` grow at the rate ``growth``, wherever they are.
 
     Args:
         viscosity: Kinematic viscosity.

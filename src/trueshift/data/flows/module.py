@@ -50,7 +50,7 @@ class Windows(Dataset[Any]):
 
 
 class Flows(ImageDataModule):
-    """Trajectories of an equation on a world that wraps, solved from a seed and kept in a file.
+    """Trajectories of an equation on a periodic domain, solved from a seed and kept in a file.
 
     Batches are a state ``(B, 1, *shape)`` and the states that follow, ``(B, T, 1, *shape)``:
     ``unroll`` of them in training, from every state; the whole rest of the trajectory in validation
@@ -63,7 +63,7 @@ class Flows(ImageDataModule):
     Args:
         equation: ``"kuramoto_sivashinsky"`` and ``"burgers"`` (1-D, 128 points),
             ``"decaying_navier_stokes"`` and ``"forced_navier_stokes"`` (2-D, 64 x 64),
-            ``"channel"`` (32 x 64: walls across the first axis, the second wraps).
+            ``"channel"`` (32 x 64: walls bound the first axis, the second is periodic).
         num_train: Trajectories to train on.
         num_val: Trajectories to validate on.
         num_test: Trajectories to test on.
@@ -134,8 +134,8 @@ class Flows(ImageDataModule):
 
     def path(self, split: str) -> Path:
         """Return the file of a split, whose name follows from all that its states depend on."""
-        told = (split, self.num[split], self.num_states[split], self.interval, self.seed, _VERSION)
-        name = hashlib.blake2b(repr(told).encode(), digest_size=6).hexdigest()
+        key = (split, self.num[split], self.num_states[split], self.interval, self.seed, _VERSION)
+        name = hashlib.blake2b(repr(key).encode(), digest_size=6).hexdigest()
         return self.root / f"{self.setting}-{split}-{name}.safetensors"
 
     def _solve(self, split: str) -> Tensor:
