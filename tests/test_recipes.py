@@ -9,7 +9,7 @@ import yaml
 from trueshift.data import make_shapes
 from trueshift.report.paper import TABLES
 from trueshift.report.tables import belongs
-from trueshift.training import NetworkModule, Segmenter, parameter_groups
+from trueshift.training import Emulator, NetworkModule, Segmenter, parameter_groups
 
 from lightning.pytorch import LightningDataModule, Trainer  # isort: skip
 from lightning.pytorch.cli import LightningArgumentParser  # isort: skip
@@ -19,8 +19,13 @@ FILES = sorted(ROOT.rglob("*.yaml"))
 NAMES = [str(path.relative_to(ROOT).with_suffix("")) for path in FILES]
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows if row.recipe]
 OURS = ("fast_", "long_", "small_")  # budgets that the paper does not have
-PAPER = [name for name in NAMES if not name.split("/")[1].startswith(OURS)]
+PAPER = [
+    name
+    for name in NAMES
+    if not name.split("/")[1].startswith(OURS) and not name.startswith("flows/")
+]
 LARGE = ("resnet50", "resnet101")
+NETWORK = ("network", "network_options", "spec", "tau")
 
 
 def is_large(name):
@@ -100,24 +105,50 @@ def test_builds_the_network_of_its_row(model_parser, name):
     assert module.num_parameters()["total"] > 1e7
 
 
-def one_step(module, size):
+def batch_for(module, size):
+    if isinstance(module, Emulator):
+        shape = (1, *[16] * module.spec.dim)
+        return torch.randn(2, *shape), torch.randn(2, module.hparams["unroll"], *shape)
     images, labels, masks = make_shapes(2, size, seed=0)
     target = masks if isinstance(module, Segmenter) else labels
+    return images / 255, target.long()
+
+
+def one_step(module, size):
+    batch = batch_for(module, size)
     module.log = lambda *_, **__: None
     module.train()
     optimizer = torch.optim.SGD(parameter_groups(module.network, 1e-4), lr=0.1)
     first = next(module.network.parameters())
     before = first.detach().clone()
-    loss = module.training_step((images / 255, target.long()), 0)
+    loss = module.training_step(batch, 0)
     loss.backward()
     optimizer.step()
     assert torch.isfinite(loss)
     assert not torch.equal(before, first)
 
 
+FLOWS = [name for name in NAMES if name.startswith("flows/")]
+
+
+def test_flows_of_one_equation_differ_in_the_network_only():
+    budgets = {}
+    for name in FLOWS:
+        config = read(name)
+        network = [config["model"]["init_args"].pop(key, None) for key in NETWORK]
+        budgets.setdefault(config["data"]["init_args"]["equation"], []).append((config, network))
+    for rows in budgets.values():
+        assert len(rows) >= 6
+        assert all(config == rows[0][0] for config, _ in rows)
+        assert len({repr(network) for _, network in rows}) == len(rows)
+
+
+OWN = [name for name in NAMES if not name.endswith("_fno")]  # that one needs another package
+
+
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow) if is_large(name) else name for name in NAMES],
+    [pytest.param(name, marks=pytest.mark.slow) if is_large(name) else name for name in OWN],
 )
 def test_makes_one_training_step(model_parser, name):
     module = build(model_parser, name)

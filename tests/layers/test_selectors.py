@@ -9,11 +9,11 @@ import torch
 from helpers import all_shifts, assert_circularly_equivariant, phase_offsets, steps_of
 from torch import nn
 from torch.nn import functional as F
+from trueshift.layers.scoring import component_means
 
 import trueshift as ts
 from benchmarks import reference
 from trueshift import _chunks as chunks
-from trueshift.layers.scoring import component_means
 from trueshift.shifts import circular_shift
 
 STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]

@@ -3,13 +3,13 @@ import torch
 from lightning.pytorch import Trainer
 
 import trueshift as ts
-from trueshift.data import Shapes
-from trueshift.training import AuditTested, Classifier, Segmenter, tested
+from trueshift.data import Flows, Shapes
+from trueshift.training import AuditTested, Classifier, Emulator, Segmenter, tested
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers.*")
 
 
-def run_test(module, **data):
+def run_test(module, flows=None, **data):
     callback = AuditTested()
     trainer = Trainer(
         accelerator="cpu",
@@ -19,7 +19,7 @@ def run_test(module, **data):
         callbacks=[callback],
     )
     options = {"batch_size": 3, "num_train": 1, "num_val": 1, "num_test": 7, **data}
-    trainer.test(module, datamodule=Shapes(**options), verbose=False)
+    trainer.test(module, datamodule=flows or Shapes(**options), verbose=False)
     return callback.result
 
 
@@ -32,6 +32,19 @@ def classifier(padding_mode="circular", **options):
         max_shift=4,
         **options,
     )
+
+
+def test_an_emulator_has_no_images_to_audit(tmp_path, capsys):
+    module = Emulator(
+        network="unet",
+        network_options={"widths": (4, 8), "in_channels": 1},
+        spec=ts.Sampling("lps", dim=1),
+        num_classes=1,
+        exact_steps=2,
+    )
+    few = {"num_train": 1, "num_val": 1, "num_test": 1, "num_states": 2, "num_test_states": 3}
+    assert run_test(module, Flows("burgers", root=str(tmp_path), **few)) is None
+    assert "audit" not in capsys.readouterr().err
 
 
 def test_a_segmenter_is_audited_as_the_test_saw_it():

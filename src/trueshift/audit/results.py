@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import json
 import math
 import os
@@ -205,7 +204,9 @@ class AuditResult:
         }
 
     def __str__(self) -> str:
-        lines: list[str] = importlib.import_module("trueshift.report.words").summary_lines(self)
+        from trueshift.report.words import summary_lines
+
+        lines = summary_lines(self)
         return "\n".join(lines)
 
     def to_json(self, path: str | os.PathLike[str], other: AuditResult | None = None) -> Path:
@@ -232,7 +233,8 @@ class AuditResult:
             other: The audit of a second network on the same images, to compare with.
         """
         # By name: `report` imports this package, and needs jinja2.
-        write_html = importlib.import_module("trueshift.report.html").write_html
+        from trueshift.report.html import write_html
+
         written: Path = write_html(self, path, other)
         return written
 

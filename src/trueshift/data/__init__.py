@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trueshift.data.cifar10 import CIFAR10
     from trueshift.data.drawing import SHAPE_NAMES, make_shapes
+    from trueshift.data.flows import Flows
     from trueshift.data.folders import ImageFolder, ImageNet
     from trueshift.data.shapes import Shapes
     from trueshift.data.voc import VOCSegmentation
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CIFAR10",
     "SHAPE_NAMES",
+    "Flows",
     "ImageFolder",
     "ImageNet",
     "Shapes",
@@ -25,6 +27,7 @@ __all__ = [
 _HOMES = {
     "CIFAR10": "cifar10",
     "SHAPE_NAMES": "drawing",
+    "Flows": "flows",
     "ImageFolder": "folders",
     "ImageNet": "folders",
     "Shapes": "shapes",

@@ -1,4 +1,4 @@
-"""Consistency of predictions under shifts: torchmetrics classes over pure functions.
+"""Consistency under shifts, and errors of roll-outs: torchmetrics classes over pure functions.
 
 The classes are imported when first asked for: the functions need torch only.
 """
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from trueshift.metrics.agreement import agreement, predicted_labels, wilson_interval
 from trueshift.metrics.protocol import random_pairs
+from trueshift.metrics.rollout import rollout
 
 if TYPE_CHECKING:
     from trueshift.metrics.consistency import (
@@ -18,23 +19,39 @@ if TYPE_CHECKING:
         MaskShiftConsistency,
         ShiftConsistency,
     )
+    from trueshift.metrics.flows import (
+        GridImprint,
+        RelativeError,
+        RolloutExactness,
+        SpectrumError,
+        ValidTime,
+    )
 
 __all__ = [
     "CircularConsistency",
+    "GridImprint",
     "MaskCircularConsistency",
     "MaskShiftConsistency",
+    "RelativeError",
+    "RolloutExactness",
     "ShiftConsistency",
+    "SpectrumError",
+    "ValidTime",
     "agreement",
     "predicted_labels",
     "random_pairs",
+    "rollout",
     "wilson_interval",
 ]
+
+_FLOWS = ("GridImprint", "RelativeError", "RolloutExactness", "SpectrumError", "ValidTime")
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trueshift.metrics' has no attribute {name!r}")
-    return getattr(importlib.import_module("trueshift.metrics.consistency"), name)
+    home = "flows" if name in _FLOWS else "consistency"
+    return getattr(importlib.import_module(f"trueshift.metrics.{home}"), name)
 
 
 def __dir__() -> list[str]:

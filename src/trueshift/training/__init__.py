@@ -5,6 +5,7 @@ from trueshift._torchvision import import_torchvision
 import_torchvision()  # before Lightning, which imports it
 
 from trueshift.training.classifier import Classifier  # noqa: E402
+from trueshift.training.emulator import Emulator  # noqa: E402
 from trueshift.training.interruption import SaveOnInterrupt  # noqa: E402
 from trueshift.training.module import NetworkModule  # noqa: E402
 from trueshift.training.optim import (  # noqa: E402
@@ -31,6 +32,7 @@ from trueshift.training.tested import AuditTested  # noqa: E402
 __all__ = [
     "AuditTested",
     "Classifier",
+    "Emulator",
     "MultiRateLinear",
     "MultiStep",
     "NetworkModule",

@@ -6,8 +6,8 @@ import dataclasses
 import math
 import os
 import time
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch import Callback, LightningModule
@@ -57,6 +57,7 @@ class NetworkModule(LightningModule):
 
     monitor: str
     times: BatchTimes
+    outside: ClassVar[Mapping[str, Callable[..., nn.Module]]] = {}  # builders of other packages
 
     def __init__(
         self,
@@ -80,13 +81,15 @@ class NetworkModule(LightningModule):
         crop_size: int | None = None,
     ) -> None:
         super().__init__()
-        check_choice(type(self).__name__, "network", network, models.BUILDERS)
+        known = (*models.BUILDERS, *self.outside)
+        check_choice(type(self).__name__, "network", network, known)
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
         schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
-        arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__")}
+        arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__", "known")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
-        self.network = _build(network, spec, num_classes, network_options or {})
+        builder = self.outside.get(network) or getattr(models, network)
+        self.network = _build(builder, spec, num_classes, network_options or {})
         if channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile:
@@ -176,16 +179,21 @@ def _global_seed() -> int | None:
     return None if seed is None else int(seed)
 
 
-def _build(name: str, spec: Sampling, num_classes: int, options: Mapping[str, Any]) -> nn.Module:
+def _build(
+    builder: Callable[..., nn.Module],
+    spec: Sampling,
+    num_classes: int,
+    options: Mapping[str, Any],
+) -> nn.Module:
     """Build a network; an option that it does not have is a wrong value, since recipes name it."""
     try:
-        network: nn.Module = getattr(models, name)(spec, num_classes=num_classes, **options)
+        return builder(spec, num_classes=num_classes, **options)
     except TypeError as error:
+        name = builder.__name__
         for option in options:
             if f"unexpected keyword argument {option!r}" in str(error):
                 raise ValueError(f"network_options: {name} has no option {option!r}.") from error
         raise
-    return network
 
 
 def _rule(argument: str, value: Any, known: Mapping[str, type]) -> Any:

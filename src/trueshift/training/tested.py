@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trueshift.audit import AuditResult, audit
 from trueshift.models.anysize import extend
+from trueshift.training.emulator import Emulator
 from trueshift.training.module import NetworkModule
 from trueshift.training.segmenter import IGNORE, Segmenter
 from trueshift.training.timing import centre_crop
@@ -46,11 +47,11 @@ class AuditTested(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        if isinstance(pl_module, NetworkModule) and trainer.is_global_zero:
+        if _is_about_images(pl_module) and trainer.is_global_zero:
             self._kept += _some(batch, batch_idx, trainer.num_test_batches[dataloader_idx])
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not isinstance(pl_module, NetworkModule) or not trainer.is_global_zero:
+        if not _is_about_images(pl_module) or not trainer.is_global_zero:
             return
         try:
             if trainer.world_size > 1 and not isinstance(trainer.strategy, DDPStrategy):
@@ -58,6 +59,11 @@ class AuditTested(Callback):
             self.result = _audit(pl_module, trainer, self._kept)
         except (MemoryError, ValueError) as error:  # the results are written all the same
             print(f"no audit: {error}", file=sys.stderr)
+
+
+def _is_about_images(module: LightningModule) -> TypeGuard[NetworkModule]:
+    """Whether a module labels images; the states of flows have no labels to compare."""
+    return isinstance(module, NetworkModule) and not isinstance(module, Emulator)
 
 
 def budget(pixels: int) -> tuple[int, int]:
