@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from trueshift.layers.steady import steadily
 
 import trueshift as ts
 from trueshift.layers import steady
 from trueshift.layers.activations import EXACT, make_exact
-from trueshift.layers.steady import steadily
 
 LAST = torch.channels_last
 FUNCTIONS = {

@@ -1,11 +1,11 @@
 import pytest
 import torch
 from torch.nn import functional as F
-
 from trueshift._adjoint import SoftWindow
+from trueshift.padding import pad
+
 from trueshift.functional import polyphase_down
 from trueshift.layers.conv import same_conv
-from trueshift.padding import pad
 from trueshift.shifts import circular_shift
 
 SIZES = {1: (12,), 2: (12, 8), 3: (4, 6, 8)}

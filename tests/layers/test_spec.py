@@ -144,7 +144,9 @@ def test_one_width_per_layer():
 
 
 def test_selectors_of_the_input():
-    down = ts.Sampling("lps", "tri3", hidden="eighth", select_from="input").down(64, input_channels=3)
+    down = ts.Sampling("lps", "tri3", hidden="eighth", select_from="input").down(
+        64, input_channels=3
+    )
     assert (down.selector.channels, down.selector.conv1.out_channels) == (3, 8)
     assert down.antialias.channels == 64
     with pytest.raises(ValueError, match=r"unknown select_from 'inputs'. Did you mean 'input'\?"):
