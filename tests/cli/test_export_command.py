@@ -78,7 +78,10 @@ def test_exit_code_if_the_file_differs(saved, tmp_path, capsys, monkeypatch):
             ["test_export_command:strided", "--out", "a.pt2", "--format", "onnx"],
             r"must end in .onnx",
         ),
-        (["test_export_command:strided", "--out", "a.pt2", "--select-from", "input"], "pass --convert"),
+        (
+            ["test_export_command:strided", "--out", "a.pt2", "--select-from", "input"],
+            "pass --convert",
+        ),
         (["test_export_command:strided", "--out", "a.pt2", "--batch", "0"], "positive"),
         (["test_export_command:strided", "--out", "a.pt2", "--dynamic", "depth"], "dynamic"),
         (["test_export_command:strided", "--out", "no/a.pt2", "--size", "8"], "no folder"),

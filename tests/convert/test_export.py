@@ -19,7 +19,9 @@ CASES = {"residual": Residual, "jump unet": JumpUnet}
 
 def converted(name, select_from="output"):
     if name == "resnet18":
-        return convert(zoo.build("torchvision.resnet18"), "aps", X, select_from=select, verify=False)
+        return convert(
+            zoo.build("torchvision.resnet18"), "aps", X, select_from=select, verify=False
+        )
     return convert(trained(CASES[name]()), "lps", X, select_from=select, verify=False)
 
 
