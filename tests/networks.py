@@ -13,10 +13,10 @@ SPECS = {
     "lps+tri3": ts.Sampling("lps", "tri3", groups=4, hidden=4),
     "aps+rect2": ts.Sampling("aps", "rect2", groups=4),
     "lps+adapt3": ts.Sampling("lps", "adapt3", groups=4, hidden=4),
-    "lps+tri3, select on unfiltered": ts.Sampling(
+    "lps+tri3, scored before the filter": ts.Sampling(
         "lps", "tri3", groups=4, hidden=4, score_filtered=False
     ),
-    "lps+adapt3, select on unfiltered": ts.Sampling(
+    "lps+adapt3, scored before the filter": ts.Sampling(
         "lps", "adapt3", groups=4, hidden=4, score_filtered=False
     ),
 }

@@ -161,7 +161,7 @@ def test_a_follower_needs_a_phase():
         (lambda: ts.Sampling(antialias="tri"), "Did you mean 'tri3'?"),
         (lambda: ts.Sampling(padding_mode="circ"), "Did you mean 'circular'?"),
         (lambda: ts.Sampling(hidden="eight"), "Did you mean 'eighth'?"),
-        (lambda: ts.Sampling(select_on="filter"), "Did you mean 'filtered'?"),
+        (lambda: ts.Sampling(select_from="out"), "Did you mean 'output'?"),
         (lambda: ts.Sampling(train_rule="gumble"), "Did you mean 'gumbel'?"),
         (lambda: ts.Sampling(test_rule="max"), "Choose from: argmax, softmax."),
         (lambda: ts.LPD(8, antialias="adapt4"), "Did you mean 'adapt5'?"),
@@ -169,7 +169,6 @@ def test_a_follower_needs_a_phase():
         (lambda: ts.LPD(8, padding_mode="zero"), "Did you mean 'zeros'?"),
         (lambda: ts.Blur(8, padding_mode="wrap"), "unknown padding_mode 'wrap'"),
         (lambda: ts.AdaptiveBlur(8, padding_mode="wrap"), "unknown padding_mode 'wrap'"),
-        (lambda: ts.PolyphaseDown(None, select_on="all"), "unknown select_on 'all'"),
         (lambda: ts.ConvSelector(8, train_rule="soft"), "Did you mean 'softmax'?"),
     ],
 )
@@ -235,25 +234,6 @@ def test_tau(tau):
 def test_output_size(size):
     with raises(ValueError, f"output_size {size} does not fit"):
         ts.LPU(8)(X, HARD, output_size=size)
-
-
-@pytest.mark.parametrize("build", [ts.Blur, ts.AdaptiveBlur])
-class TestFiltersAtAPhase:
-    """``at`` computes only what a phase keeps; a phase or size that does not fit is an error."""
-
-    @pytest.mark.parametrize("phase", [4, -1, torch.tensor([0, 4]), torch.tensor([0, -1])])
-    def test_phase_out_of_range(self, build, phase):
-        with raises(ValueError, "phase must be in 0..3, got"):
-            build(8).eval().at(X, phase, 2)
-
-    def test_phase_of_another_batch(self, build):
-        with raises(ValueError, "of shape (1,): need (2,)"):
-            build(8).eval().at(X, HARD[:1], 2)
-
-    @pytest.mark.parametrize("phase", [0, HARD[:1]], ids=["for all images", "for each image"])
-    def test_a_size_that_the_stride_does_not_divide(self, build, phase):
-        with raises(ValueError, "Pad to (6, 4) or crop to (4, 4)."):
-            build(8).eval().at(torch.randn(1, 8, 5, 4), phase, 2)
 
 
 def test_output_size_of_up_sampling():

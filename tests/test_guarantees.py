@@ -23,7 +23,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import trueshift as ts
-from trueshift import _chunks as chunks
+from trueshift._cpu.conditions import limits
 from trueshift.shifts import circular_shift
 
 FORMATS = {"default": torch.contiguous_format, "channels last": torch.channels_last}
@@ -226,13 +226,13 @@ class TestExactLayers:
 
     @pytest.mark.parametrize("build", [ts.LPD, ts.APS])
     @torch.inference_mode()
-    def test_a_batch_that_is_worked_on_in_parts(self, build, monkeypatch):
+    def test_a_batch_that_is_worked_on_in_parts(self, build):
         layer = build(16).eval()
         x = torch.randn(1, 16, 14, 10)
-        monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 4 * x.numel())  # 4 + 4 + 4 + 1 images
         shifts = all_shifts((14, 10))[::11]
         assert len(shifts) % 4 == 1
-        logits = layer.selector(torch.cat([circular_shift(x, *shift) for shift in shifts]))
+        with limits(chunk=4 * x.numel()):  # 4 + 4 + 4 + 1 images
+            logits = layer.selector(torch.cat([circular_shift(x, *shift) for shift in shifts]))
         for shift, row in zip(shifts, logits, strict=True):
             assert torch.equal(row, self.moved_output(logits[:1], shift)[0]), f"shift {shift}"
 

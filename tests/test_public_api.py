@@ -30,6 +30,7 @@ PUBLIC = [
     "load",
     "metrics",
     "models",
+    "plain",
     "plan",
     "save",
     "set_tau",
@@ -56,6 +57,12 @@ def test_every_public_name_is_documented(name):
     for part in name.split("."):
         thing = getattr(thing, part)
     assert len(inspect.getdoc(thing)) > 40
+
+
+@pytest.mark.parametrize("name", ["APS", "LPD", "LPU"])
+def test_the_names_of_the_paper_are_classes(name):
+    assert isinstance(getattr(ts, name)(4), getattr(ts, name))
+    assert isinstance(getattr(ts, name)(4), ts.PolyphaseUp if name == "LPU" else ts.PolyphaseDown)
 
 
 def test_the_package_is_typed():

@@ -319,7 +319,8 @@ def adaptive_blur(
         norm: Batch norm of its output.
         groups: Groups of channels that share a filter.
         mode: Border.
-        exact: Round every pixel alike, so that the bits move with circular shifts of ``x``.
+        exact: Round every pixel alike, so that the bits move with circular shifts of ``x``; the
+            norm must then treat every position by itself, as at test time.
     """
     padded = pad(x, kernel_reach(weight), mode)
     filters = predict_filters(padded, weight, norm, exact=exact)
@@ -379,7 +380,7 @@ def mix_neighbours(
     for corner, tap in zip(itertools.product(range(size), repeat=dim), weights, strict=True):
         spans = zip(corner, ends, stride, strict=True)
         near: Slices = (..., *(slice(start, start + end, step) for start, end, step in spans))
-        total = x[near] * tap if total is None else total + x[near] * tap
+        total = x[near] * tap if total is None else torch.addcmul(total, x[near], tap)
     if total is None:
         raise ValueError(f"mix_neighbours: size must be at least 1, got {size}.")
     return total.flatten(1, 2)

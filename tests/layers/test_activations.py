@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from trueshift.layers.steady import steadily
 
 import trueshift as ts
-from trueshift.layers import steady
+from trueshift import exact
 from trueshift.layers.activations import EXACT, make_exact
 
 LAST = torch.channels_last
@@ -37,21 +37,23 @@ def threads(request):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bits_do_not_depend_on_the_place(name, shape, layout, threads):
     x = (2 * torch.randn(shape)).contiguous(memory_format=layout)
-    y = steadily(FUNCTIONS[name], x)
+    y = exact.elementwise(FUNCTIONS[name], x)
     torch.testing.assert_close(y, FUNCTIONS[name](x))
     assert y.is_contiguous(memory_format=layout)
     for shift in ((1, 2), (3, 0), (2, 4)):
         moved = x.roll(shift, (2, 3)).contiguous(memory_format=layout)
-        assert torch.equal(steadily(FUNCTIONS[name], moved), y.roll(shift, (2, 3)))
+        assert torch.equal(exact.elementwise(FUNCTIONS[name], moved), y.roll(shift, (2, 3)))
 
 
 def test_other_strides_and_sizes():
     x = torch.randn(4, 6, 5, 7)
     half = x[:, ::2]
-    assert torch.equal(steadily(F.silu, half), steadily(F.silu, half.contiguous()))
-    for count in (0, 1, 63, 64, 65, 3 * steady._GRAIN + 5):
+    assert torch.equal(
+        exact.elementwise(F.silu, half), exact.elementwise(F.silu, half.contiguous())
+    )
+    for count in (0, 1, 63, 64, 65, 3 * exact._GRAIN + 5):
         flat = torch.randn(count)
-        torch.testing.assert_close(steadily(F.silu, flat), F.silu(flat))
+        torch.testing.assert_close(exact.elementwise(F.silu, flat), F.silu(flat))
 
 
 @pytest.mark.parametrize("kind", EXACT)
@@ -69,7 +71,7 @@ def test_modules_are_those_of_torch(kind):
 
 def test_gradients_pass():
     x = torch.randn(1, 3, 5, 5, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda t: steadily(F.silu, t), x)
+    assert torch.autograd.gradcheck(lambda t: exact.elementwise(F.silu, t), x)
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 5, 5), (1, 64, 4, 4)])

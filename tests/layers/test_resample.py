@@ -3,100 +3,110 @@ import io
 import math
 import pickle
 
-import layer_oracles as oracles
 import pytest
 import torch
-from helpers import all_shifts, assert_circularly_equivariant, phase_offsets, steps_of
+from helpers import all_shifts, assert_circularly_equivariant, make_phase, steps_of
 from torch import nn
 
 import trueshift as ts
-from benchmarks import reference
-from trueshift import _chunks as chunks
+from trueshift._cpu.conditions import limits
+from trueshift.functional import polyphase_down, polyphase_up
 from trueshift.shifts import circular_shift
 
-STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (2, (1, 2)), (3, 2), (3, (1, 2, 3))]
+GRIDS = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (2, (1, 2)), (3, 2), (3, (1, 2, 3))]
+SIZES = {1: (12,), 2: (12, 6), 3: (6, 4, 6)}
 ANTIALIAS = [None, "rect2", "tri3", "adapt3"]
-SELECTORS = {
-    "stride": lambda dim: ts.FixedSelector(1),
-    "aps": lambda dim: ts.NormSelector(2),
-    "lps": lambda dim: ts.ConvSelector(4, 3, dim=dim, train_rule="softmax", tau=0.2),
-}
-
-
-def blur(name, dim=2, padding_mode="circular"):
-    spec = ts.Sampling("stride", name, padding_mode, dim=dim, groups=2)
-    layer = spec.blur(4)
-    if isinstance(layer, ts.AdaptiveBlur):
-        with torch.no_grad():
-            layer.bn.running_mean.uniform_(-0.3, 0.3)
-            layer.bn.running_var.uniform_(0.3, 2)
-    return layer
+METHODS = ["stride", "aps", "lps"]
+TRAINING = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+DOUBLE = {"dtype": torch.float64}
 
 
 def pixels(dim, batch=3):
-    return torch.randn(batch, 4, *oracles.SIZES[dim], dtype=torch.float64)
+    return torch.randn(batch, 4, *SIZES[dim], **DOUBLE)
 
 
-def soft_phase(batch, num_phases, dtype=torch.float64):
-    return torch.randn(batch, num_phases, dtype=dtype).softmax(1)
+def spec_of(method="lps", antialias=None, dim=2, **options):
+    rules = {"hidden": 3, "groups": 2, "train_rule": "softmax"}
+    return ts.Sampling(method, antialias, dim=dim, **(rules | options))
+
+
+def trained(layer):
+    """Give a DDAC filter the statistics that training could have left."""
+    if isinstance(layer.antialias, ts.AdaptiveBlur):
+        with torch.no_grad():
+            layer.antialias.bn.running_mean.uniform_(-0.3, 0.3)
+            layer.antialias.bn.running_var.uniform_(0.3, 2)
+    return layer.double()
+
+
+def filtered(layer, x):
+    return x if layer.antialias is None else layer.antialias(x)
+
+
+def down_by_definition(layer, x):
+    """Filter, score, choose, keep; a phase is soft only for a learned selector in training."""
+    with ts.plain():
+        low = filtered(layer, x)
+        scores = layer.selector(low if layer.score_filtered else x, layer.stride)
+        soft = layer.selector.learns and layer.training
+        phase = (scores / layer.selector.tau).softmax(1) if soft else scores.argmax(1)
+        return polyphase_down(low, phase, layer.stride), phase
+
+
+def up_by_definition(layer, y, phase):
+    """Place, filter, scale by the stride."""
+    with ts.plain():
+        placed = polyphase_up(y, phase, layer.stride)
+        scale = math.prod(steps_of(layer.stride, y.ndim - 2))
+        return placed if layer.antialias is None else filtered(layer, placed) * scale
+
+
+def assert_same_state(ours, theirs):
+    for mine, other in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(mine, other)
 
 
 class TestPolyphaseDown:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("select_on", ["filtered", "unfiltered"])
+    @TRAINING
+    @pytest.mark.parametrize("score_filtered", [True, False], ids=["filtered", "unfiltered"])
     @pytest.mark.parametrize("antialias", ANTIALIAS)
-    @pytest.mark.parametrize("selector", SELECTORS)
-    def test_filters_chooses_and_keeps(self, selector, antialias, select_on, training):
-        self.compare(selector, antialias, select_on, training, dim=2, stride=2)
-
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
-    @pytest.mark.parametrize("selector", SELECTORS)
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
-    def test_any_dimension_and_stride(self, selector, antialias, dim, stride, training):
-        self.compare(selector, antialias, "filtered", training, dim, stride)
-
-    def compare(self, selector, antialias, select_on, training, dim, stride):
-        x = pixels(dim)
-        layer = ts.PolyphaseDown(
-            SELECTORS[selector](dim), stride, blur(antialias, dim), select_on=select_on
-        )
-        layer.double().train(training)
-        theirs = copy.deepcopy(layer)
-        y, phase = layer(x, return_phase=True)
-        expected, expected_phase = oracles.down(x, theirs)
+    @pytest.mark.parametrize("method", METHODS)
+    @pytest.mark.parametrize(("dim", "stride"), GRIDS)
+    def test_filters_chooses_and_keeps(
+        self, dim, stride, method, antialias, score_filtered, training
+    ):
+        x, spec = pixels(dim), spec_of(method, antialias, dim, score_filtered=score_filtered)
+        ours = trained(spec.down(4, stride)).train(training)
+        theirs = copy.deepcopy(ours)
+        y, phase = ours(x, return_phase=True)
+        expected, expected_phase = down_by_definition(theirs, x)
         torch.testing.assert_close(phase, expected_phase)
         torch.testing.assert_close(y, expected)
         steps = steps_of(stride, dim)
-        sizes = (size // step for size, step in zip(x.shape[2:], steps, strict=True))
-        assert y.shape == (3, 4, *sizes)
-        for name, buffer in layer.named_buffers():
-            torch.testing.assert_close(buffer, theirs.get_buffer(name))
+        assert y.shape[2:] == tuple(n // s for n, s in zip(x.shape[2:], steps, strict=True))
+        assert_same_state(ours, theirs)
 
-    def test_lpd_equals_the_reference_at_test_time(self):
-        x = torch.randn(4, 6, 8, 12)
-        layer = ts.LPD(6, 3).eval()
-        assert torch.equal(layer(x), reference.lpd_eval(x, layer.selector))
+    @pytest.mark.parametrize("antialias", ANTIALIAS)
+    def test_gradients_are_those_of_the_definition(self, antialias):
+        x, ours = pixels(2), trained(spec_of("lps", antialias).down(4)).train()
+        theirs = copy.deepcopy(ours)
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        y, (z, _) = ours(leaves[0]), down_by_definition(theirs, leaves[1])
+        weights = torch.randn_like(y)
+        (y * weights).sum().backward()
+        (z * weights).sum().backward()
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            assert name == "selector.conv2.bias" or mine.grad.abs().max() > 1e-8
+            torch.testing.assert_close(mine.grad, other.grad)
 
-    def test_lpd_equals_the_reference_while_training(self):
-        x = torch.randn(4, 6, 8, 12)
-        layer = ts.LPD(6, 3, tau=0.5).train()
+    def test_gumbel_samples_weight_the_components(self):
+        x, layer = torch.randn(4, 6, 8, 12), ts.LPD(6, 3, tau=0.5).train()
         torch.manual_seed(3)
         y = layer(x)
         torch.manual_seed(3)
-        torch.testing.assert_close(y, reference.lpd_train(x, layer.selector))
-
-    def test_aps_equals_the_reference(self):
-        x = torch.randn(4, 6, 8, 12)
-        assert torch.equal(ts.APS(6)(x), reference.aps(x))
-
-    def test_plain_stride_with_a_filter_equals_the_reference(self):
-        x = torch.randn(4, 6, 8, 12)
-        lpf = ts.PolyphaseDown(ts.FixedSelector(), antialias=ts.Blur(6))
-        ddac = ts.PolyphaseDown(ts.FixedSelector(), antialias=ts.AdaptiveBlur(6, groups=3))
-        torch.testing.assert_close(lpf(x), reference.blur_then_slice(x, lpf.antialias))
-        for layer in (ddac.train(), ddac.eval()):
-            torch.testing.assert_close(layer(x), reference.ddac_then_slice(x, ddac.antialias))
+        phase = nn.functional.gumbel_softmax(layer.selector(x), 0.5, dim=1)
+        torch.testing.assert_close(y, polyphase_down(x, phase, 2))
 
     def test_plain_stride_is_slicing(self):
         x = torch.randn(2, 3, 6, 12)
@@ -104,49 +114,50 @@ class TestPolyphaseDown:
         assert torch.equal(layer(x), x[..., ::2, ::3])
 
     def test_returns_a_phase_only_when_asked(self):
-        layer = ts.APS(4)
-        x = torch.randn(2, 4, 4, 4)
+        layer, x = ts.APS(4), torch.randn(2, 4, 4, 4)
         assert isinstance(layer(x), torch.Tensor)
         y, phase = layer(x, return_phase=True)
         assert torch.equal(y, layer(x))
-        assert torch.equal(y, ts.functional.polyphase_down(x, phase, 2))
+        assert torch.equal(y, polyphase_down(x, phase, 2))
 
     def test_a_given_phase_replaces_the_choice(self):
         layer, x = ts.APS(4, antialias="tri3"), torch.randn(3, 4, 4, 6)
         phase = torch.tensor([0, 3, 1])
         y, returned = layer(x, phase=phase, return_phase=True)
         assert returned is phase
-        torch.testing.assert_close(y, oracles.keep(oracles.blur(x, 3), phase, 2))
+        torch.testing.assert_close(y, polyphase_down(layer.antialias(x), phase, 2))
 
-    def test_select_on_unfiltered_can_choose_another_phase(self):
+    def test_the_map_before_the_filter_can_have_another_phase(self):
         x = torch.randn(64, 4, 8, 8)
-        phases = [
-            ts.APS(4, antialias="tri3", select_on=where)(x, return_phase=True)[1]
-            for where in ("filtered", "unfiltered")
-        ]
+        layers = [ts.APS(4, antialias="tri3", score_filtered=after) for after in (True, False)]
+        phases = [layer(x, return_phase=True)[1] for layer in layers]
         assert not torch.equal(*phases)
 
     def test_repr_shows_the_arguments(self):
         shown = repr(ts.LPD(4, stride=(2, 3), antialias="tri3", padding_mode="zeros"))
-        assert "stride=(2, 3), select_on=filtered, padding_mode=zeros" in shown
+        assert "stride=(2, 3), score_filtered=True, padding_mode=zeros" in shown
         assert "ConvSelector" in shown
         assert "Blur(4, size=3, padding_mode=zeros)" in shown
+        assert "stride=3" in repr(ts.LPU(4, stride=3))
 
 
-class TestFollower:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+class TestFollowerAndUp:
+    @TRAINING
+    @pytest.mark.parametrize("kind", ["hard", "soft"])
     @pytest.mark.parametrize("antialias", ANTIALIAS)
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
-    def test_hard_and_soft_phases_with_its_own_filter(self, dim, stride, antialias, training):
-        num_phases = len(phase_offsets(stride, dim))
-        for phase in (torch.randint(num_phases, (3,)), soft_phase(3, num_phases)):
-            x = pixels(dim)
-            layer = ts.PolyphaseDown(None, stride, blur(antialias, dim)).double().train(training)
-            theirs = copy.deepcopy(layer)
-            expected = oracles.keep(oracles.filtered(x, theirs.antialias), phase, stride)
-            torch.testing.assert_close(layer(x, phase=phase), expected)
-            for name, buffer in layer.named_buffers():
-                torch.testing.assert_close(buffer, theirs.get_buffer(name))
+    @pytest.mark.parametrize(("dim", "stride"), GRIDS)
+    def test_with_filters_of_their_own(self, dim, stride, antialias, kind, training):
+        spec, x = spec_of("lps", antialias, dim), pixels(dim)
+        phase = make_phase(kind, 3, stride, dim)
+        follow = trained(spec.follow(4, stride)).train(training)
+        theirs = copy.deepcopy(follow)
+        y = follow(x, phase=phase)
+        torch.testing.assert_close(y, polyphase_down(filtered(theirs, x), phase, stride))
+        assert_same_state(follow, theirs)
+        up = trained(spec.up(4, stride)).train(training)
+        theirs = copy.deepcopy(up)
+        torch.testing.assert_close(up(y, phase), up_by_definition(theirs, y, phase))
+        assert_same_state(up, theirs)
 
     def test_a_custom_filter_module_is_applied_to_the_whole_map(self):
         class Double(nn.Module):
@@ -154,8 +165,10 @@ class TestFollower:
                 return 2 * x
 
         x, phase = torch.randn(2, 4, 4, 6), torch.tensor([3, 0])
-        layer = ts.PolyphaseDown(None, antialias=Double())
-        assert torch.equal(layer(x, phase=phase), 2 * oracles.keep(x, phase, 2))
+        y = ts.PolyphaseDown(None, antialias=Double())(x, phase=phase)
+        assert torch.equal(y, 2 * polyphase_down(x, phase, 2))
+        u = ts.PolyphaseUp(antialias=Double())(y, phase)
+        assert torch.equal(u, 8 * polyphase_up(y, phase, 2))
 
     def test_a_branch_that_follows_stays_on_the_same_grid(self):
         lead = ts.LPD(4, antialias="tri3").eval()
@@ -171,73 +184,42 @@ class TestFollower:
             moved = both(circular_shift(x, *shift), circular_shift(skip, *shift))
             assert torch.equal(moved, circular_shift(expected, *shift))
 
-
-class TestPolyphaseUp:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("antialias", ANTIALIAS)
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
-    def test_places_filters_and_scales_by_the_stride(self, dim, stride, antialias, training):
-        num_phases = len(phase_offsets(stride, dim))
-        y = torch.randn(3, 4, *(2, 3, 2)[:dim], dtype=torch.float64)
-        for phase in (torch.randint(num_phases, (3,)), soft_phase(3, num_phases)):
-            layer = ts.PolyphaseUp(stride, blur(antialias, dim)).double().train(training)
-            theirs = copy.deepcopy(layer)
-            torch.testing.assert_close(layer(y, phase), oracles.up(y, phase, theirs))
-
-    def test_equals_the_reference(self):
-        y, phase = torch.randn(3, 4, 4, 6), torch.tensor([3, 0, 2])
-        assert torch.equal(ts.LPU(4)(y, phase), reference.place(y, phase))
-        expected = 4 * reference.blur(reference.place(y, phase), ts.Blur(4))
-        torch.testing.assert_close(ts.LPU(4, antialias="tri3")(y, phase), expected)
-
     @pytest.mark.parametrize("stride", [2, 3, (2, 3)])
     def test_a_filter_keeps_the_mean(self, stride):
-        y = torch.randn(2, 4, 4, 6, dtype=torch.float64)
-        up = ts.LPU(4, stride, antialias="tri3").double()
-        u = up(y, torch.tensor([1, 3]))
+        y = torch.randn(2, 4, 4, 6, **DOUBLE)
+        u = ts.LPU(4, stride, antialias="tri3").double()(y, torch.tensor([1, 3]))
         torch.testing.assert_close(u.mean((2, 3)), y.mean((2, 3)))
 
     def test_undoes_the_slicing_and_nothing_else(self):
         x, down = torch.randn(2, 4, 8, 12), ts.LPD(4).eval()
         y, phase = down(x, return_phase=True)
         u = ts.LPU(4)(y, phase)
-        assert torch.equal(ts.functional.polyphase_down(u, phase, 2), y)
+        assert torch.equal(polyphase_down(u, phase, 2), y)
         assert (u != 0).sum() == y.numel()
         assert torch.equal(torch.where(u != 0, x, 0), u)
-
-    def test_repr_shows_the_stride(self):
-        assert "stride=3" in repr(ts.LPU(4, stride=3))
 
 
 class TestShortNames:
     def test_lpd(self):
-        layer = ts.LPD(
-            8,
-            hidden_channels=2,
-            stride=3,
-            antialias="adapt3",
-            padding_mode="zeros",
-            dim=1,
-            groups=4,
-            score_filtered=False,
-            tau=0.5,
-            train_rule="softmax",
-            test_rule="softmax",
-        )
+        rules = {"train_rule": "softmax", "test_rule": "softmax"}
+        options = {"padding_mode": "zeros", "dim": 1, "groups": 4, "score_filtered": False}
+        layer = ts.LPD(8, 2, 3, "adapt3", tau=0.5, **options, **rules)
+        assert isinstance(layer, ts.LPD)
         assert isinstance(layer, ts.PolyphaseDown)
-        assert (layer.stride, layer.select_on, layer.padding_mode) == (3, "unfiltered", "zeros")
+        assert (layer.stride, layer.score_filtered, layer.padding_mode) == (3, False, "zeros")
         selector = layer.selector
         assert isinstance(selector, ts.ConvSelector)
         assert (selector.conv1.out_channels, selector.padding_mode, selector.dim) == (2, "zeros", 1)
-        assert (selector.tau.item(), selector.train_rule, selector.test_rule) == (
-            0.5,
-            "softmax",
-            "softmax",
-        )
+        assert (selector.tau.item(), selector.train_rule) == (0.5, "softmax")
+        assert selector.test_rule == "softmax"
         assert (layer.antialias.groups, layer.antialias.padding_mode) == (4, "zeros")
+        count = sum(p.numel() for p in ts.LPD(64, 8).parameters())
+        assert count == (64 * 8 * 9 + 8) + (8 * 8 * 9 + 8)
+        assert ts.LPD(64).selector.conv1.weight.numel() == 64 * 64 * 9
 
     def test_aps(self):
         layer = ts.APS(8, p=1, stride=(2, 3), antialias="rect2", padding_mode="reflect")
+        assert isinstance(layer, ts.PolyphaseDown)
         assert isinstance(layer.selector, ts.NormSelector)
         assert (layer.selector.p, layer.stride, layer.padding_mode) == (1, (2, 3), "reflect")
         assert (layer.antialias.size, layer.antialias.padding_mode) == (2, "reflect")
@@ -256,10 +238,10 @@ class TestOddSizes:
     """Without circular padding, any size is legal and follows torch's rule for strides."""
 
     @pytest.mark.parametrize("antialias", ANTIALIAS)
-    @pytest.mark.parametrize("method", ["stride", "aps", "lps"])
+    @pytest.mark.parametrize("method", METHODS)
     @pytest.mark.parametrize("padding_mode", ["zeros", "reflect", "replicate"])
     def test_size_rule_and_way_back(self, padding_mode, method, antialias):
-        spec = ts.Sampling(method, antialias, padding_mode, groups=2)
+        spec = spec_of(method, antialias, padding_mode=padding_mode)
         for sizes in ((7, 9), (8, 5), (6, 6)):
             for stride in (2, 3, (2, 3)):
                 steps = steps_of(stride, 2)
@@ -271,15 +253,16 @@ class TestOddSizes:
                 assert up(y, phase, output_size=sizes).shape == x.shape
                 assert spec.follow(4, stride).eval()(x, phase=phase).shape == y.shape
 
+    @pytest.mark.parametrize("mode", ["zeros", ("zeros", "circular")], ids=str)
     @pytest.mark.parametrize("antialias", [None, "tri3"])
-    def test_zeros_extend_the_map_at_its_end(self, antialias):
-        x = torch.randn(2, 4, 7, 9, dtype=torch.float64)
-        layer = ts.APS(4, antialias=antialias, padding_mode="zeros").double()
-        even = torch.nn.functional.pad(x, (0, 1, 0, 1))
-        y, phase = layer(x, return_phase=True)
-        expected, expected_phase = oracles.down(even, layer)
-        assert torch.equal(phase, expected_phase)
-        torch.testing.assert_close(y, expected)
+    def test_zeros_extend_the_map_at_its_end(self, antialias, mode):
+        x = torch.randn(2, 4, 7, 9 if mode == "zeros" else 10, **DOUBLE)
+        layer = ts.APS(4, antialias=antialias, padding_mode=mode).double()
+        even = nn.functional.pad(x, (0, 1 if mode == "zeros" else 0, 0, 1))
+        for mine, other in zip(
+            layer(x, return_phase=True), down_by_definition(layer, even), strict=True
+        ):
+            torch.testing.assert_close(mine, other)
 
     def test_plain_stride_with_zeros_is_a_strided_convolution(self):
         x, layer = torch.randn(2, 4, 7, 9), ts.Blur(4, 3, "zeros")
@@ -291,65 +274,54 @@ class TestOddSizes:
         x = torch.randn(2, 4, 7, 9)
         y, phase = ts.APS(4, padding_mode="zeros")(x, return_phase=True)
         u = ts.LPU(4, padding_mode="zeros")(y, phase, output_size=(7, 9))
-        assert torch.equal(u, oracles.place(y, phase, 2)[..., :7, :9])
+        assert torch.equal(u, polyphase_up(y, phase, 2)[..., :7, :9])
         assert torch.equal(torch.where(u != 0, x, 0), u)
 
 
 class TestGradients:
+    @TRAINING
     @pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
     @pytest.mark.parametrize(("dim", "stride"), [(1, 3), (2, 2), (2, (1, 2))])
-    def test_gradcheck_while_training(self, dim, stride, antialias):
-        layer = ts.LPD(
-            2, 2, stride, antialias, dim=dim, groups=1, train_rule="softmax", tau=0.5
-        ).double()
-        for module in layer.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.momentum = 0.0
-        x = torch.randn(2, 2, *(6, 4)[:dim], dtype=torch.float64, requires_grad=True)
-        names = [name for name, _ in layer.named_parameters()]
-        parameters = tuple(layer.parameters())
-        assert any(name.startswith("selector.conv1") for name in names)
-        assert torch.autograd.gradcheck(lambda x, *_: layer(x), (x, *parameters), fast_mode=True)
-
-    @pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
-    @pytest.mark.parametrize("build", [ts.LPD, ts.APS])
-    def test_gradcheck_at_test_time(self, build, antialias):
-        layer = build(2, antialias=antialias, groups=1).double().eval()
-        x = torch.randn(2, 2, 4, 6, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(layer, x)
-
-    @pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
-    def test_gradcheck_of_up_sampling(self, antialias):
-        layer = ts.LPU(2, antialias=antialias, groups=1).double().eval()
-        y = torch.randn(2, 2, 2, 3, dtype=torch.float64, requires_grad=True)
-        soft = soft_phase(2, 4).requires_grad_()
-        assert torch.autograd.gradcheck(layer, (y, soft))
-        assert torch.autograd.gradcheck(lambda y: layer(y, torch.tensor([1, 2])), y)
+    def test_gradcheck(self, dim, stride, antialias, training):
+        options = {"dim": dim, "groups": 1, "train_rule": "softmax", "tau": 0.5}
+        lpd = ts.LPD(2, 2 if training else 8, stride, antialias, **options)
+        lpd.double().train(training)
+        up = ts.LPU(2, stride, antialias, dim=dim, groups=1).double().train(training)
+        for layer in (lpd, up):
+            if antialias == "adapt3":
+                layer.antialias.bn.momentum = 0.0  # the function must stay the same
+        x = torch.randn(2, 2, *(6, 4)[:dim], **DOUBLE, requires_grad=True)
+        parameters = tuple(lpd.parameters()) if training else ()
+        check = torch.autograd.gradcheck
+        assert check(lambda x, *_: lpd(x), (x, *parameters), fast_mode=True)
+        soft = make_phase("soft", 2, stride, dim).requires_grad_()
+        assert check(up, (x, soft), fast_mode=True)
+        assert check(lambda x: up(x, torch.tensor([1, 0])), x, fast_mode=True)
 
     def test_second_derivatives(self):
         down = ts.LPD(2, 2, train_rule="softmax").double()
         up = ts.LPU(2, antialias="tri3").double()
-        x = torch.randn(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+        x = torch.randn(1, 2, 4, 4, **DOUBLE, requires_grad=True)
 
         def there_and_back(x):
             return up(*down(x, return_phase=True))
 
         assert torch.autograd.gradgradcheck(there_and_back, x, fast_mode=True)
 
-    @pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
-    def test_gradients_equal_those_of_the_definition(self, antialias):
-        x = pixels(2)
-        ours = ts.PolyphaseDown(SELECTORS["lps"](2), 2, blur(antialias)).double().train()
-        theirs = copy.deepcopy(ours)
-        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        y, (z, _) = ours(a), oracles.down(b, theirs)
-        weights = torch.randn_like(y)
-        (y * weights).sum().backward()
-        (z * weights).sum().backward()
-        torch.testing.assert_close(a.grad, b.grad)
-        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            assert name == "selector.conv2.bias" or mine.grad.abs().max() > 1e-8
-            torch.testing.assert_close(mine.grad, other.grad)
+    @pytest.mark.parametrize("antialias", [None, "tri3"])
+    def test_torch_func(self, antialias):
+        """Per-sample gradients and forward derivatives are those of autograd."""
+        layer = ts.LPD(2, 2, antialias=antialias, train_rule="softmax").double().eval()
+        x = torch.randn(2, 2, 4, 6, **DOUBLE)
+        weights = {name: p.detach() for name, p in layer.named_parameters()}
+
+        def loss(weights, x):
+            return torch.func.functional_call(layer.train(), weights, x).square().sum()
+
+        grads = torch.func.grad(loss)(weights, x)
+        loss(dict(layer.named_parameters()), x).backward()
+        for name, parameter in layer.named_parameters():
+            torch.testing.assert_close(grads[name], parameter.grad)
 
     def test_a_few_steps_of_descent_lower_a_loss_through_the_soft_phase(self):
         down = ts.LPD(3, 4, tau=0.5).train()
@@ -389,31 +361,25 @@ LAYERS = {
 
 @pytest.mark.parametrize("name", LAYERS)
 class TestEveryLayer:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("batch", [0, 1])
-    def test_any_batch(self, name, batch, training):
-        down, up = LAYERS[name]().train(training), ts.LPU(8, antialias="tri3")
-        x = torch.randn(batch, 8, 4, 6, requires_grad=True)
+    @TRAINING
+    @pytest.mark.parametrize("batch", [0, 1, 2])
+    @pytest.mark.parametrize(
+        "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+    )
+    def test_any_batch_and_floating_type(self, name, batch, dtype, training):
+        down = LAYERS[name]().to(dtype).train(training)
+        up = ts.LPU(8, antialias="tri3").to(dtype)
+        x = torch.randn(batch, 8, 4, 6, dtype=dtype, requires_grad=True)
         y, phase = down(x, return_phase=True)
         assert y.shape == (batch, 8, 2, 3)
         u = up(y, phase)
         assert u.shape == x.shape
-        u.sum().backward()
-        assert x.grad.shape == x.shape
-
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-    def test_any_floating_type(self, name, dtype, training):
-        down = LAYERS[name]().to(dtype).train(training)
-        up = ts.LPU(8, antialias="tri3").to(dtype)
-        x = torch.randn(2, 8, 4, 6, dtype=dtype, requires_grad=True)
-        u = up(*down(x, return_phase=True))
         assert u.dtype == dtype
         u.sum().backward()
-        assert x.grad.dtype == dtype
+        assert x.grad.shape == x.shape
         assert torch.isfinite(x.grad).all()
 
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+    @TRAINING
     def test_autocast(self, name, training):
         net = nn.ModuleList([nn.Conv2d(8, 8, 1), LAYERS[name](), ts.LPU(8, antialias="tri3")])
         conv, down, up = net.train(training)
@@ -423,24 +389,31 @@ class TestEveryLayer:
             u = up(y, phase)
         u.float().sum().backward()
         assert torch.isfinite(x.grad).all()
-        low = oracles.filtered(conv(x), copy.deepcopy(down.antialias))
-        torch.testing.assert_close(y.float(), oracles.keep(low, phase, 2), rtol=0.05, atol=0.05)
+        low = filtered(copy.deepcopy(down), conv(x))
+        torch.testing.assert_close(y.float(), polyphase_down(low, phase, 2), rtol=0.05, atol=0.05)
 
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    def test_channels_last_stays_channels_last(self, name, training):
-        down, up = LAYERS[name]().train(training), ts.LPU(8, antialias="tri3")
-        x = torch.randn(2, 8, 6, 8)
-        last = x.contiguous(memory_format=torch.channels_last)
-        torch.manual_seed(5)
-        y, phase = down(last, return_phase=True)
-        torch.manual_seed(5)
-        expected, expected_phase = down(x, return_phase=True)
-        torch.testing.assert_close(phase, expected_phase)
-        torch.testing.assert_close(y, expected)
-        assert y.is_contiguous(memory_format=torch.channels_last)
-        u = up(y, phase)
-        assert u.is_contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(u, up(expected, expected_phase))
+    @TRAINING
+    def test_layout_chunks_and_hooks_change_nothing(self, name, training):
+        down, up = LAYERS[name]().train(training), ts.LPU(8, antialias="tri3").train(training)
+        x, seen = torch.randn(5, 8, 6, 8), []
+
+        def run(x):
+            torch.manual_seed(5)
+            y, phase = down(x, return_phase=True)
+            return y, phase, up(y, phase)
+
+        with torch.no_grad():
+            expected = run(x)
+            last = run(x.contiguous(memory_format=torch.channels_last))
+            with limits(chunk=2 * x[0].numel()):
+                in_parts = run(x)
+            for module in (*down.modules(), *up.modules()):
+                module.register_forward_hook(lambda _, args, output: seen.append(output))
+            hooked = run(x)
+        for other in (last, in_parts, hooked):
+            torch.testing.assert_close(other, expected)
+        assert torch.equal(hooked[0], expected[0])
+        assert len(seen[-1]) == 5
 
     def test_gradients_do_not_change_a_bit_at_test_time(self, name):
         layer, x = LAYERS[name]().eval(), torch.randn(4, 8, 6, 8)
@@ -450,61 +423,37 @@ class TestEveryLayer:
         assert torch.equal(phase, expected_phase)
         assert torch.equal(y.detach(), expected)
 
-    def test_state_dict_round_trip(self, name):
+    def test_copies_and_loaded_states_sample_alike(self, name):
         layer, other = LAYERS[name](), LAYERS[name]()
         layer.train()(torch.randn(4, 8, 6, 8))  # moves what running statistics there are
         file = io.BytesIO()
         torch.save(layer.state_dict(), file)
         file.seek(0)
         other.load_state_dict(torch.load(file, weights_only=True))
-        x = torch.randn(4, 8, 6, 8)
-        assert torch.equal(other.eval()(x), layer.eval()(x))
-
-    @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda m: pickle.loads(pickle.dumps(m))])
-    def test_copies_sample_alike(self, name, duplicate):
-        layer, x = LAYERS[name]().eval(), torch.randn(4, 8, 6, 8)
-        assert torch.equal(duplicate(layer)(x), layer(x))
+        x, expected = torch.randn(4, 8, 6, 8), layer.eval()
+        for same in (other.eval(), copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert torch.equal(same(x), expected(x))
 
 
-@pytest.mark.parametrize("stride", [2, 3, (2, 3)])
+@pytest.mark.parametrize(
+    ("dim", "stride"), [(2, 2), (2, 3), (2, (2, 3)), (1, 2), (1, 3), (3, 2), (3, (1, 2, 3))]
+)
 @pytest.mark.parametrize("antialias", [None, "rect2", "tri3", "bin5"])
 @pytest.mark.parametrize("build", [ts.LPD, ts.APS])
-def test_there_and_back_is_bitwise_equivariant(build, antialias, stride):
-    down = build(3, stride=stride, antialias=antialias).eval()
-    up = ts.LPU(3, stride=stride, antialias=antialias)
-    x = torch.randn(2, 3, 12, 6)
-
-    def there_and_back(x):
-        return up(*down(x, return_phase=True))
-
-    assert_circularly_equivariant(there_and_back, x, all_shifts((12, 6)))
-
-
-@pytest.mark.parametrize(("dim", "stride"), [(1, 2), (1, 3), (3, 2), (3, (1, 2, 3))])
-def test_there_and_back_in_other_dimensions(dim, stride):
-    down = ts.LPD(3, stride=stride, antialias="tri3", dim=dim).eval()
-    up = ts.LPU(3, stride=stride, antialias="tri3", dim=dim)
-    x = torch.randn(2, 3, *oracles.SIZES[dim])
+def test_there_and_back_is_bitwise_equivariant(build, antialias, dim, stride):
+    down = build(3, stride=stride, antialias=antialias, dim=dim).eval()
+    up = ts.LPU(3, stride=stride, antialias=antialias, dim=dim)
+    x, shifts = torch.randn(2, 3, *SIZES[dim]), all_shifts(SIZES[dim])
     assert_circularly_equivariant(
-        lambda x: up(*down(x, return_phase=True)), x, all_shifts(oracles.SIZES[dim])
+        lambda x: up(*down(x, return_phase=True)), x, shifts[:: 1 if dim < 3 else 5]
     )
 
 
-def test_parameter_counts_follow_the_widths():
-    count = sum(p.numel() for p in ts.LPD(64, 8).parameters())
-    assert count == (64 * 8 * 9 + 8) + (8 * 8 * 9 + 8)
-    assert math.prod(ts.LPD(64).selector.conv1.weight.shape) == 64 * 64 * 9
-
-
 @pytest.mark.parametrize("antialias", [None, "tri3"])
-def test_a_batch_too_large_for_one_pass_goes_up_alike(antialias, monkeypatch):
+def test_a_cropped_batch_goes_up_alike_in_parts(antialias):
     up = ts.LPU(3, 2, antialias)
     y, phase = torch.randn(5, 3, 4, 6), torch.tensor([0, 3, 1, 2, 1])
-    expected = up.eval()(y, phase, output_size=(8, 11)).detach()
-    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * y[0].numel())
-    seen = []
     with torch.no_grad():
-        assert torch.equal(up(y, phase, output_size=(8, 11)), expected)
-        up.register_forward_hook(lambda _, args, output: seen.append(output))
-        assert torch.equal(up(y, phase, output_size=(8, 11)), expected)
-    assert len(seen[0]) == 5
+        expected = up(y, phase, output_size=(8, 11))
+        with limits(chunk=2 * y[0].numel()):
+            assert torch.equal(up(y, phase, output_size=(8, 11)), expected)

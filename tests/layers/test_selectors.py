@@ -3,25 +3,31 @@ import io
 import math
 import pickle
 
-import layer_oracles as oracles
 import pytest
 import torch
 from helpers import all_shifts, assert_circularly_equivariant, phase_offsets, steps_of
 from torch import nn
 from torch.nn import functional as F
-from trueshift.layers.scoring import component_means
 
 import trueshift as ts
-from benchmarks import reference
-from trueshift import _chunks as chunks
+from trueshift import functional
+from trueshift._cpu.conditions import limits
 from trueshift.shifts import circular_shift
 
-STRIDES = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]
+GRIDS = [(1, 2), (1, 3), (2, 2), (2, 3), (2, (2, 3)), (3, 2), (3, (1, 2, 3))]
+MODES = ["circular", "zeros", "reflect", "replicate", ("zeros", "circular", "replicate")]
+SIZES = {1: (12,), 2: (12, 6), 3: (6, 4, 6)}
 DOUBLE = {"dtype": torch.float64}
+TRAINING = pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 
 
 def pixels(dim, batch=2, channels=3):
-    return torch.randn(batch, channels, *oracles.SIZES[dim], **DOUBLE)
+    return torch.randn(batch, channels, *SIZES[dim], **DOUBLE)
+
+
+def theta(selector):
+    first, second = selector.conv1, selector.conv2
+    return first.weight, first.bias, second.weight, second.bias
 
 
 def permuted(logits, shift, stride):
@@ -31,44 +37,34 @@ def permuted(logits, shift, stride):
 
 
 class TestConvSelector:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
-    @pytest.mark.parametrize("padding_mode", ["circular", "zeros", "reflect", "replicate"])
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
-    def test_logits_are_those_of_two_convolutions_on_each_component(
+    @TRAINING
+    @pytest.mark.parametrize("padding_mode", MODES, ids=str)
+    @pytest.mark.parametrize(("dim", "stride"), GRIDS)
+    def test_logits_and_gradients_are_those_of_the_formula(
         self, dim, stride, padding_mode, training
     ):
-        x = torch.randn(2, 3, *[2 * size for size in oracles.SIZES[dim]], **DOUBLE)
-        selector = ts.ConvSelector(3, 5, padding_mode, dim=dim).double().train(training)
-        expected = oracles.conv_logits(x, selector, stride)
-        assert selector(x, stride).shape == (2, math.prod(steps_of(stride, dim)))
-        torch.testing.assert_close(selector(x, stride), expected, rtol=1e-9, atol=1e-12)
-
-    @pytest.mark.parametrize("stride", [2, 3])
-    def test_logits_equal_the_reference_formulas(self, stride):
-        x = torch.randn(4, 6, 12, 18)
-        selector = ts.ConvSelector(6, 2).eval()
-        expected = reference.logits(reference.split(x, stride), selector)
-        torch.testing.assert_close(selector(x, stride), expected, rtol=1e-5, atol=1e-7)
+        x = torch.randn(2, 3, *[2 * size for size in SIZES[dim]], **DOUBLE)
+        mode = padding_mode if isinstance(padding_mode, str) else padding_mode[:dim]
+        ours = ts.ConvSelector(3, 5, mode, dim=dim).double().train(training)
+        theirs = copy.deepcopy(ours)
+        steps = steps_of(stride, dim)
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        logits = ours(leaves[0], stride)
+        assert logits.shape == (2, math.prod(steps))
+        with ts.plain():
+            expected = functional.conv_logits(leaves[1], theta(theirs), steps, mode)
+        torch.testing.assert_close(logits, expected, rtol=1e-9, atol=1e-12)
+        target = torch.randn_like(logits)
+        for scores in (logits, expected):
+            ((scores / 0.3).softmax(1) * target).sum().backward()
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
+        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+            assert name == "conv2.bias" or mine.grad.abs().max() > 1e-9
+            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-7, atol=1e-12)
 
     def test_hidden_width_is_the_number_of_channels_by_default(self):
         assert ts.ConvSelector(6).conv1.weight.shape == (6, 6, 3, 3)
         assert ts.ConvSelector(6, 2).conv2.weight.shape == (2, 2, 3, 3)
-
-    @pytest.mark.parametrize("padding_mode", ["circular", "zeros"])
-    def test_gradients_equal_those_of_the_reference_formulas(self, padding_mode):
-        x = torch.randn(3, 4, 8, 12, **DOUBLE)
-        target = torch.randn(3, 4, **DOUBLE)
-        ours = ts.ConvSelector(4, 3, padding_mode, train_rule="softmax").double().train()
-        theirs = copy.deepcopy(ours)
-        ours.tau.fill_(0.3)
-        a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-        (ours.choose(a) * target).sum().backward()
-        scores = oracles.conv_logits(b, theirs, 2)
-        ((scores / 0.3).softmax(1) * target).sum().backward()
-        torch.testing.assert_close(a.grad, b.grad)
-        for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-            assert name == "conv2.bias" or mine.grad.abs().max() > 1e-6
-            torch.testing.assert_close(mine.grad, other.grad, rtol=1e-7, atol=1e-12)
 
     @pytest.mark.parametrize("padding_mode", ["circular", "zeros"])
     @pytest.mark.parametrize(("dim", "stride"), [(1, 3), (2, 2), (3, (1, 1, 2))])
@@ -110,11 +106,6 @@ class TestConvSelector:
         assert torch.equal(phase, selector(x, (2, 3)).argmax(1))
         assert len(phase.unique()) > 2
 
-    def test_test_rule_softmax_is_the_softmax_at_tau(self):
-        selector = ts.ConvSelector(3, test_rule="softmax", tau=0.1).eval()
-        x = torch.randn(2, 3, 8, 8)
-        torch.testing.assert_close(selector.choose(x), (selector(x) / 0.1).softmax(1))
-
     def test_train_rule_straight_is_hard_with_the_gradient_of_the_soft_sample(self):
         x = torch.randn(5, 3, 4, 4)
         grads, phases = [], []
@@ -130,8 +121,10 @@ class TestConvSelector:
         torch.testing.assert_close(grads[0], grads[1])
         assert grads[0].abs().max() > 0
 
-    def test_train_rule_softmax_is_the_softmax_at_tau(self):
-        selector = ts.ConvSelector(3, train_rule="softmax", tau=0.1).train()
+    @TRAINING
+    def test_softmax_rules_are_the_softmax_at_tau(self, training):
+        rule = {"train_rule" if training else "test_rule": "softmax"}
+        selector = ts.ConvSelector(3, tau=0.1, **rule).train(training)
         x = torch.randn(2, 3, 8, 8)
         assert torch.equal(selector.choose(x), selector.choose(x))
         torch.testing.assert_close(selector.choose(x), (selector(x) / 0.1).softmax(1))
@@ -182,29 +175,27 @@ class TestGumbel:
 
 
 class TestNormSelector:
-    @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+    @TRAINING
     @pytest.mark.parametrize("p", [1, 2, math.inf])
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
-    def test_logits_are_the_norms_of_the_components(self, dim, stride, p, training):
-        x = pixels(dim)
-        selector = ts.NormSelector(p).train(training)
-        expected = oracles.norm_logits(x, p, stride)
-        torch.testing.assert_close(selector(x, stride), expected)
+    @pytest.mark.parametrize(("dim", "stride"), GRIDS)
+    def test_logits_and_gradients_are_those_of_the_formula(self, dim, stride, p, training):
+        x, selector = pixels(dim), ts.NormSelector(p).train(training)
+        leaves = [x.clone().requires_grad_() for _ in range(2)]
+        logits = selector(leaves[0], stride)
+        with ts.plain():
+            expected = functional.norm_logits(leaves[1], p, steps_of(stride, dim))
+        torch.testing.assert_close(logits, expected)
         assert torch.equal(selector.choose(x, stride), expected.argmax(1))
+        weights = torch.randn_like(logits)
+        for scores in (logits, expected):
+            (scores * weights).sum().backward()
+        torch.testing.assert_close(leaves[0].grad, leaves[1].grad)
 
     @pytest.mark.parametrize("p", [1, 2, math.inf])
     def test_float32_norms_are_close(self, p):
         x = torch.randn(2, 64, 28, 28)
-        expected = oracles.norm_logits(x.double(), p, 2).float()
+        expected = functional.norm_logits(x.double(), p, (2, 2)).float()
         torch.testing.assert_close(ts.NormSelector(p).eval()(x), expected, rtol=1e-6, atol=0)
-
-    def test_gradient_of_the_logits_is_that_of_the_norm(self):
-        x = pixels(2).requires_grad_()
-        y = x.detach().clone().requires_grad_()
-        weights = torch.randn(2, 4, **DOUBLE)
-        (ts.NormSelector(2).eval()(x) * weights).sum().backward()
-        (oracles.norm_logits(y, 2, 2) * weights).sum().backward()
-        torch.testing.assert_close(x.grad, y.grad)
 
     def test_the_choice_is_hard_while_training_and_has_no_state(self):
         selector = ts.NormSelector().train()
@@ -213,13 +204,12 @@ class TestNormSelector:
 
 
 class TestFixedSelector:
-    @pytest.mark.parametrize(("dim", "stride"), STRIDES)
+    @pytest.mark.parametrize(("dim", "stride"), GRIDS)
     def test_every_image_gets_the_same_component(self, dim, stride):
-        num_phases = math.prod(steps_of(stride, dim))
-        selector = ts.FixedSelector(num_phases - 1)
-        x = pixels(dim)
-        assert selector.choose(x, stride).tolist() == [num_phases - 1] * 2
-        assert torch.equal(selector(x, stride), oracles.logits(x, selector, stride))
+        last = math.prod(steps_of(stride, dim)) - 1
+        selector, x = ts.FixedSelector(last), pixels(dim)
+        assert selector.choose(x, stride).tolist() == [last] * 2
+        assert selector(x, stride).tolist() == [[0.0] * last + [1.0]] * 2
 
     def test_the_first_component_is_the_default(self):
         assert ts.FixedSelector().choose(pixels(2)).tolist() == [0, 0]
@@ -270,35 +260,26 @@ class TestEverySelector:
         torch.testing.assert_close(logits.float(), exact(x), rtol=tolerance, atol=tolerance)
         assert lower.choose(x.to(dtype)).shape == (4,)
 
-    def test_channels_last_gives_the_same_logits(self, name):
-        selector, x = SELECTORS[name]().eval(), torch.randn(4, 3, 8, 12)
-        last = x.contiguous(memory_format=torch.channels_last)
-        torch.testing.assert_close(selector(last), selector(x), rtol=1e-6, atol=1e-7)
-        assert torch.equal(selector.choose(last), selector.choose(x))
-
-    def test_gradients_do_not_change_a_bit_of_the_logits(self, name):
-        selector, x = SELECTORS[name]().eval(), torch.randn(4, 3, 8, 12)
-        with torch.no_grad():
-            expected = selector(x)
-        assert torch.equal(selector(x.requires_grad_()).detach(), expected)
-
-    def test_a_batch_too_large_for_one_pass_is_scored_alike(self, name, monkeypatch):
+    def test_layout_gradients_and_chunks_change_nothing(self, name):
         selector, x = SELECTORS[name]().eval(), torch.randn(7, 3, 8, 12)
+        last = x.contiguous(memory_format=torch.channels_last)
         with torch.no_grad():
             expected, phase = selector(x), selector.choose(x)
-            monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * x[0].numel())
-            torch.testing.assert_close(selector(x), expected, rtol=1e-6, atol=1e-7)
-            assert torch.equal(selector.choose(x), phase)
+            torch.testing.assert_close(selector(last), expected, rtol=1e-6, atol=1e-7)
+            assert torch.equal(selector.choose(last), phase)
+            with limits(chunk=2 * x[0].numel()):
+                torch.testing.assert_close(selector(x), expected, rtol=1e-6, atol=1e-7)
+                assert torch.equal(selector.choose(x), phase)
+        assert torch.equal(selector(x.requires_grad_()).detach(), expected)
+        assert torch.equal(selector.choose(x), phase)
 
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-@pytest.mark.parametrize("p", [1, 2])
-def test_quick_norms_of_channels_last_maps_err_less_than_what_is_looked_at_again(p, dtype):
-    x = torch.randn(2, 300, 16, 24).to(dtype)
-    last = x.contiguous(memory_format=torch.channels_last)
-    selector = ts.NormSelector(p)
-    quick = selector._norms(last, 2, exact=False)
-    torch.testing.assert_close(quick, selector._norms(x, 2, exact=True), rtol=2.0**-19, atol=0)
+    def test_hooks_see_the_choice_and_change_nothing(self, name):
+        selector, x, seen = SELECTORS[name]().eval(), torch.randn(3, 3, 8, 12), []
+        expected = selector.choose(x)
+        for module in selector.modules():
+            module.register_forward_hook(lambda _, args, output: seen.append(output))
+        assert torch.equal(selector.choose(x), expected)
+        assert torch.equal(seen[-1], expected)
 
 
 def nearly_tied(layout, more=0.0):
@@ -326,23 +307,6 @@ class TestCloseScores:
         with torch.inference_mode():
             assert_circularly_equivariant(there_and_back, x, list(all_shifts((8, 8)))[1::3])
 
-    @LAYOUTS
-    def test_only_close_images_are_scored_again(self, layout, monkeypatch):
-        selector, seen = ts.ConvSelector(3, 8).eval(), []
-        far = torch.rand(1, 3, 48, 40)
-        far[..., 1::2, 1::2] *= 2
-        x = torch.cat([far, nearly_tied(layout)]).contiguous(memory_format=layout)
-        exact = selector._exact_scores
-        monkeypatch.setattr(
-            selector, "_exact_scores", lambda x, s: seen.append(len(x)) or exact(x, s)
-        )
-        with torch.inference_mode():
-            scores = selector.scores(x)
-            expected = exact(x, (2, 2))
-        assert seen == [1]
-        torch.testing.assert_close(scores[0], expected[0], rtol=1e-6, atol=1e-7)
-        assert torch.equal(scores[1], expected[1])
-
     def test_a_large_bias_does_not_hide_that_scores_are_close(self):
         torch.manual_seed(0)
         selector, x = ts.ConvSelector(3, 8).eval(), nearly_tied(torch.channels_last)
@@ -355,39 +319,6 @@ class TestCloseScores:
         first = torch.tensor([(dy % 2, dx % 2) for dy, dx in all_shifts((12, 12))])
         assert torch.equal((rows - first[:, 0]) % 2, rows[:1].expand_as(rows))
         assert torch.equal((columns - first[:, 1]) % 2, columns[:1].expand_as(columns))
-
-    @pytest.mark.parametrize(("dim", "stride"), [(1, 3), (2, (1, 2)), (3, 2)])
-    def test_in_every_dimension(self, dim, stride):
-        x = pixels(dim, batch=5).float().repeat_interleave(2, 2)
-        selector = ts.ConvSelector(3, 4, dim=dim).eval()
-        steps = steps_of(stride, dim)
-        x = x.repeat(1, 1, *steps)
-        with torch.inference_mode():
-            scores, exact = selector.scores(x, stride), selector._exact_scores(x, steps)
-        torch.testing.assert_close(scores, exact, rtol=1e-5, atol=1e-7)
-
-    def test_what_is_not_a_number_is_scored_again(self):
-        selector, x = ts.ConvSelector(3, 4).eval(), torch.rand(2, 3, 8, 8)
-        x[0, 0, 0, 0] = torch.nan
-        with torch.inference_mode():
-            scores, exact = selector.scores(x), selector._exact_scores(x, (2, 2))
-        assert torch.equal(scores[0].isnan(), exact[0].isnan())
-
-    @LAYOUTS
-    @pytest.mark.parametrize("hidden", [1, 8, 96])
-    def test_rounded_sums_err_less_than_what_is_scored_again(self, layout, hidden, monkeypatch):
-        selector = ts.ConvSelector(24, hidden).eval()
-        x = torch.randn(3, 24, 160, 96).contiguous(memory_format=layout)
-        monkeypatch.setattr(ts.ConvSelector, "_rounding", 0.0)
-        with torch.inference_mode():
-            exact, quick = selector._exact_scores(x, (2, 2)), selector.scores(x)
-            tap = selector._tap().abs()
-            size = (
-                component_means(x, selector.conv1.weight, selector.conv1.bias, (2, 2)) * tap
-            ).sum(1)
-        monkeypatch.undo()
-        assert not torch.equal(quick, exact)
-        assert ((quick - exact).abs() <= size.flatten(1) * selector._rounding / 4).all()
 
 
 class TestTau:

@@ -135,7 +135,7 @@ class AdaptiveBlur(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         self._check(x)
         return functional.adaptive_blur(
-            x, self.conv.weight, self.bn, self.groups, self.padding_mode, exact=not self.training
+            x, self.conv.weight, self.bn, self.groups, self.padding_mode, exact=self._exact
         )
 
     def down(self, x: Tensor, phase: Phase, stride: tuple[int, ...]) -> Tensor:
@@ -153,8 +153,12 @@ class AdaptiveBlur(nn.Module):
             phase,
             stride,
             self.padding_mode,
-            exact=not self.training,
+            exact=self._exact,
         )
+
+    @property
+    def _exact(self) -> bool:
+        return not (self.training or self.bn.training)  # batch statistics need every position
 
     def _check(self, x: Tensor) -> None:
         check_input("AdaptiveBlur", x, 2, dim=self.dim, channels=self.channels, divisible=False)
