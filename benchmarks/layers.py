@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import trueshift as ts
-from benchmarks.measure import machine, peak_mib
-from trueshift.benchmark.meters import Run, medians
+from trueshift.bench.meters import Run, machine, medians, peak_mib
 
 SHAPES = ((32, 64, 56, 56), (32, 256, 28, 28), (16, 64, 112, 112))
 FORMATS = {"nchw": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -30,6 +30,7 @@ PUBLIC = [
     "load",
     "metrics",
     "models",
+    "optimize",
     "plain",
     "plan",
     "save",

@@ -14,6 +14,7 @@ from trueshift._dispatch import readable
 
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
 AXES = (1, 2, 3)  # numbers of spatial axes
+_USUAL_STRIDES = {axes: tuple((step,) * axes for step in (2, 3, 4)) for axes in AXES}
 _LISTED = 40  # names that one error lists beside a suggestion
 
 Stride = int | Sequence[int]
@@ -118,8 +119,8 @@ def check_input(
     axes = x.ndim - 2
     if type(stride) is int and stride > 1:
         strides: tuple[int, ...] = (stride,) * axes
-    elif type(stride) is tuple and len(stride) == axes and min(stride) > 0 and max(stride) > 1:
-        strides = stride
+    elif stride in _USUAL_STRIDES.get(axes, ()):
+        strides = stride  # type: ignore[assignment]
     else:
         strides = stride_per_axis(who, stride, axes)
     if divisible:

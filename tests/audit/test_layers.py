@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 import trueshift as ts
-from trueshift import _chunks as chunks
+from trueshift._cpu.conditions import limits
 from trueshift.audit import audit
 from trueshift.audit.maps import as_map, map_error
 from trueshift.convert import convert
@@ -189,13 +189,13 @@ def test_scripted_networks_have_no_layers_to_observe():
 
 
 @pytest.mark.parametrize("method", ["aps", "lps"])
-def test_maps_that_are_made_in_parts_change_no_number(method, monkeypatch):
+def test_maps_that_are_computed_in_parts_change_no_number(method):
     torch.manual_seed(0)
     model = ts.models.resnet(ts.Sampling(method), (1, 1), (8, 16), num_classes=3).eval()
     images = torch.randn(5, 3, 32, 32)
     whole = audit(model, images, shifts=3, batch_size=8)
-    monkeypatch.setattr(chunks, "_CHUNK_ELEMENTS", 2 * 8 * 32 * 32)
-    parts = audit(model, images, shifts=3, batch_size=8)
+    with limits(chunk=2 * 8 * 32 * 32):
+        parts = audit(model, images, shifts=3, batch_size=8)
     assert {margin.num_images for margin in whole.margins} == {5}
     assert parts.margins == whole.margins
     assert parts.layers == whole.layers

@@ -5,7 +5,6 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from trueshift.layers.steady import steadily
 
 import trueshift as ts
 from trueshift import exact
