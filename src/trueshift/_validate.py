@@ -120,7 +120,7 @@ def check_input(
     if type(stride) is int and stride > 1:
         strides: tuple[int, ...] = (stride,) * axes
     elif stride in _USUAL_STRIDES.get(axes, ()):
-        strides = stride  # type: ignore[assignment]
+        strides = stride
     else:
         strides = stride_per_axis(who, stride, axes)
     if divisible:
