@@ -15,6 +15,7 @@ from trueshift.convert.grids.recipes import offset_of
 from trueshift.convert.grids.values import values_in
 from trueshift.convert.parts.windows import Convolution
 from trueshift.convert.plan import Selection
+from trueshift.layers.selectors import METHODS
 from trueshift.layers.spec import Sampling
 
 _SHAPE_METHODS = ("contiguous", "permute", "reshape", "transpose", "view", "movedim")
@@ -112,4 +113,4 @@ class Selections:
 
 
 def _learns(spec: Sampling) -> bool:
-    return spec.method == "lps"
+    return METHODS[spec.method].learns
