@@ -86,7 +86,7 @@ def main(
     new = ts.convert(net, ts.Sampling("lps", hidden="eighth"), images[:1])
     scores["converted"] = test(new, *held_out)
 
-    ts.set_tau(new, 0.05)  # nearly hard choices: what the weights know from before
+    ts.set_tau(new, 0.05)  # nearly hard choices, as the weights were trained for
     train(new, images, labels, tune_epochs, lr=5e-3)
     scores["fine-tuned"] = test(new, *held_out)
 

@@ -1,4 +1,4 @@
-"""Tell events in 1-D signals apart, wherever in the signal they are.
+"""Classify events in 1-D signals, wherever in the signal they are.
 
 A signal of 64 samples holds one short event in noise: a tone that rises, a tone that falls, or a
 burst. While training the event stands in the middle; afterwards it may be anywhere. Two small 1-D

@@ -1,6 +1,6 @@
 """Import torchvision where its compiled part was built for another torch.
 
-The usual package of torchvision is built for CUDA. Beside a CPU-only torch its operators for
+The usual package of torchvision is built for CUDA. Next to a CPU-only torch its operators for
 detection do not load, and importing it fails on their names, although nothing here needs them.
 """
 

@@ -34,7 +34,7 @@ def argmax_phase(
     """Return the phase of the largest logit, ties broken equivariantly (paper section 4.1, k-star).
 
     Args:
-        logits: ``(B, P)``; must permute with the shift of ``x`` (equation 9).
+        logits: ``(B, P)``; must permute with the shift of ``x`` (paper section 4.1).
         x: The feature map ``(B, C, *spatial)`` that is to be sampled, further axes before those of
             the stride allowed; or a function that returns it, called only if needed.
         stride: Sampling factor of each axis.

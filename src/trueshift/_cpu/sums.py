@@ -61,7 +61,7 @@ def spatial_means(x: Tensor, stride: tuple[int, ...]) -> Tensor:
 def argmax_where_tied(
     logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
 ) -> Tensor:
-    """Look at the map only if there is a tie to break."""
+    """Read the map only if there is a tie to break."""
     tied = logits == logits.amax(1, keepdim=True)
     if not (tied.sum(1) > 1).any():
         return logits.argmax(1)

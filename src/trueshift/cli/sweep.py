@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _finish(job: Job, jobs: int) -> bool:
-    """Bring a job to its end from wherever it stands; false if a step failed."""
+    """Finish a job from where it stopped; false if a step failed."""
     if job.newest(RESULTS) is not None:
         print(f"{job.name}: done before", flush=True)
         return True
