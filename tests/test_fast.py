@@ -11,6 +11,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 
 import trueshift as ts
 from trueshift import exact, functional, ties, windows
@@ -370,3 +372,56 @@ def test_plain_runs_no_kernel():
         assert layer(x).shape == (2, 4, 4, 4)
     with pytest.raises(AssertionError, match="a kernel ran"):
         layer(x)
+
+
+def _network(train):
+    network = ts.models.unet(ts.Sampling("lps", "tri3"), 2, 2, widths=(4, 8)).train(train)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+    return network
+
+
+@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # torch's own jvp
+@pytest.mark.usefixtures("_broken_kernels")
+def test_transforms_of_functions_take_the_formulas(train):
+    network, x = _network(train), torch.randn(2, 2, 8, 8)
+    parameters = dict(network.named_parameters())
+
+    def total(parameters, x):
+        return torch.func.functional_call(network, parameters, (x[None],)).sum()
+
+    per_image = torch.func.vmap(torch.func.grad(total), (None, 0), randomness="different")
+    grads = per_image(parameters, x)
+    assert all(torch.isfinite(grad).all() for grad in grads.values())
+    _, tangent = torch.func.jvp(network, (x,), (torch.ones_like(x),))
+    assert torch.isfinite(tangent).all()
+    with forward_ad.dual_level():
+        y = network(forward_ad.make_dual(x, torch.ones_like(x)))
+        assert torch.isfinite(forward_ad.unpack_dual(y).tangent).all()
+
+
+@pytest.mark.usefixtures("_broken_kernels")
+def test_fake_tensors_take_the_formulas():
+    layer = ts.LPD(4, antialias="tri3").eval()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert layer(torch.empty(2, 4, 8, 8)).shape == (2, 4, 4, 4)
+
+
+def test_the_first_argument_may_be_named():
+    y = ts.functional.order_free_mean(x=torch.tensor([1.0, 3.0]), dim=0)
+    assert y == 2
+
+
+def test_an_expanded_map_has_a_gradient():
+    x = torch.randn(1, 1, 8, 8, requires_grad=True)
+    ts.LPD(4, antialias="tri3")(x.expand(2, 4, 8, 8)).sum().backward()
+    assert torch.isfinite(x.grad).all()
+
+
+def test_a_learned_kernel_has_a_gradient():
+    kernel = functional.binomial_kernel(3, 2).repeat(2, 1, 1, 1).requires_grad_()
+    phase = torch.full((1, 4), 0.25)
+    functional.blur_up(torch.randn(1, 2, 4, 4), kernel, phase, (2, 2), "circular").sum().backward()
+    assert kernel.grad is not None

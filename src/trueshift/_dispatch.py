@@ -2,7 +2,8 @@
 
 A *formula* is a plain function of :mod:`trueshift.functional`, :mod:`trueshift.exact` or
 :mod:`trueshift.ties`: it says what is computed, on any device. A *kernel* computes the same faster
-where its condition holds. Kernels live in :mod:`trueshift._cpu`; traced graphs never see them.
+where its condition holds. Kernels live in :mod:`trueshift._cpu`; graphs and ``torch.func`` never
+see them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import forward_ad
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,15 +35,15 @@ _PLAIN = [os.environ.get("TRUESHIFT_PLAIN", "0") not in ("", "0")]
 def formula(plain: Callable[P, R]) -> Callable[P, R]:
     """Let kernels be registered for a function; it runs itself where none applies.
 
-    Kernels are for CPUs: they see neither traced graphs nor other devices nor empty tensors.
+    Kernels are for CPUs: they see neither graphs nor other devices nor empty tensors.
     """
     kernels = KERNELS[plain.__name__] = []
 
     @functools.wraps(plain)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
-        x: Any = args[0]
-        if torch.compiler.is_compiling() or _PLAIN[0] or torch._C._is_tracing():
+        if traced() or _PLAIN[0]:
             return plain(*args, **kwargs)
+        x: Any = args[0] if args else next(iter(kwargs.values()))
         if x.device.type == "cpu" and x.numel() > 0:
             for kernel in kernels:
                 if kernel.when is None or kernel.when(*args, **kwargs):
@@ -92,8 +94,13 @@ def plain() -> Iterator[None]:
 
 
 def traced() -> bool:
-    """Whether a graph is being made, in which sizes and values stand for others."""
-    return torch.compiler.is_compiling() or bool(torch._C._is_tracing())
+    """Whether tensors stand for others: in graphs, fake tensors, ``torch.func`` and forward AD."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
+        return True
+    if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
+        return True
+    fake = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+    return torch._C._get_dispatch_mode(fake) is not None
 
 
 def readable(x: torch.Tensor) -> bool:

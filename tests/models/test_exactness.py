@@ -4,8 +4,11 @@ import pytest
 import torch
 from helpers import all_shifts
 from networks import trained
+from torch import nn
 
 import trueshift as ts
+from trueshift.models.unet import MaxDown
+from trueshift.models.upsampling import build_ups
 from trueshift.shifts import circular_shift
 
 EXACT = {
@@ -170,3 +173,36 @@ def test_plain_unet_is_not_equivariant(dim):
     model = trained(ts.models.unet(ts.Sampling("stride"), 2, 3, widths=(8, 16, 24), dim=dim))
     shifts = [(0,) * dim, (1,) * dim, (2,) * dim]
     assert num_different_masks(model, image(2, *SIZES[dim]), shifts) == 2
+
+
+@pytest.mark.parametrize("select_from", ["output", "input"])
+@pytest.mark.parametrize("block", ["basic", "bottleneck"])
+@pytest.mark.parametrize("method", ["lps", "aps"])
+def test_a_main_branch_that_is_constant_leaves_the_choice_to_the_shortcut(
+    method, block, select_from
+):
+    spec = ts.Sampling(method, select_from=select_from)
+    model = ts.models.resnet(spec, (1, 1), (8, 8), block, 5, "cifar").eval()
+    norms = [module for module in model.layer2[0].children() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms[:-1]:
+        nn.init.constant_(norm.bias, -50.0)
+    assert num_different(model, image(3, 8, 8), all_shifts((8, 8))) == 0
+    assert outputs(model, image(3, 8, 8), [(0, 0)]).std() > 0
+
+
+@pytest.mark.parametrize("antialias", [None, "bin5"])
+def test_maxima_that_repeat_leave_the_choice_to_the_map(antialias):
+    spec = ts.Sampling("aps", antialias, dim=1)
+    down, up = MaxDown(2, spec), build_ups("polyphase", spec, 2, 1)
+    x = torch.tensor([5.0, 4, 3, 5, 4, 3, 5, 4, 2, 5, 4, 3]).expand(1, 2, 12).contiguous()
+    peaks = torch.maximum(x, x.roll(-1, 2))
+    assert torch.equal(peaks, peaks.roll(3, 2))
+    assert not torch.equal(x, x.roll(3, 2))
+
+    def there_and_back(x):
+        y, step = down(x)
+        return up(y, (step,))
+
+    y = there_and_back(x)
+    for shift in range(12):
+        assert torch.equal(there_and_back(x.roll(shift, 2)), y.roll(shift, 2)), shift

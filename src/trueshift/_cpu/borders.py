@@ -37,13 +37,9 @@ def circular_pad(x: Tensor, widths: Widths, mode: Mode = "circular") -> Tensor:
 
 def wrapped_copy(x: Tensor, widths: Widths, last: bool) -> Tensor:
     """Wrap the borders of the last axes; ``last`` stores the axis before them innermost."""
-    dim, sizes, middle = len(widths), [], x
-    for n, (before, after) in zip(x.shape[-dim:], widths, strict=True):
-        sizes.append(n + before + after)
-    *lead, channels = x.shape[:-dim]
-    shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
-    out = torch.empty(shape, dtype=x.dtype, device=x.device)
-    middle = out = out.movedim(-1, -1 - dim) if last else out
+    dim = len(widths)
+    sizes = [n + sum(pair) for n, pair in zip(x.shape[-dim:], widths, strict=True)]
+    middle = out = _empty(x, sizes, last)
     for axis, (before, _) in zip(range(-dim, 0), widths, strict=True):
         middle = middle.narrow(axis, before, x.shape[axis])
     middle.copy_(x)
@@ -57,6 +53,13 @@ def wrapped_copy(x: Tensor, widths: Widths, last: bool) -> Tensor:
     return out
 
 
+def _empty(x: Tensor, sizes: Sequence[int], last: bool) -> Tensor:
+    *lead, channels = x.shape[: -len(sizes)]
+    shape = (*lead, *sizes, channels) if last else (*lead, channels, *sizes)
+    out = torch.empty(shape, dtype=x.dtype, device=x.device)
+    return out.movedim(-1, -1 - len(sizes)) if last else out
+
+
 class CircularPad(Function):
     """:func:`wrapped_copy`, whose adjoint is :class:`CircularFold`."""
 
@@ -66,23 +69,21 @@ class CircularPad(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        x, ctx.widths, _ = inputs
-        ctx.strides = x.stride()
+        _, ctx.widths, ctx.last = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return CircularFold.apply(grad, ctx.widths, ctx.strides), None, None
+        return CircularFold.apply(grad, ctx.widths, ctx.last), None, None
 
 
 class CircularFold(Function):
-    """Add wrapped borders back onto the map that they were copied from, stored with ``strides``."""
+    """Add wrapped borders back onto the map that they were copied from."""
 
     @staticmethod
-    def forward(padded: Tensor, widths: Widths, strides: tuple[int, ...]) -> Tensor:
+    def forward(padded: Tensor, widths: Widths, last: bool) -> Tensor:
         dim = len(widths)
         sizes = [n - sum(pair) for n, pair in zip(padded.shape[-dim:], widths, strict=True)]
-        shape = (*padded.shape[:-dim], *sizes)
-        x = torch.empty_strided(shape, strides, dtype=padded.dtype, device=padded.device)
+        x = _empty(padded, sizes, last)
         x.copy_(padded[inner_region(widths, sizes)])
         for inside, outside in _wrapped_regions(sizes, widths):
             x[inside] += padded[outside]
@@ -90,8 +91,7 @@ class CircularFold(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        padded, ctx.widths, _ = inputs
-        ctx.last = padded.stride(-1 - len(ctx.widths)) == 1
+        _, ctx.widths, ctx.last = inputs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -88,10 +88,9 @@ def _neighbours(
 
 def _learns(y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], mode: Mode) -> bool:
     cuts = kernel.shape[-1] % 2 == 1 or min(stride) > 1  # else it cannot cut what is too much
-    types = y.dtype == torch.float32 and phase.dtype in (torch.int64, torch.float32)
-    if not (cuts and types and mode in ("circular", "zeros") and is_soft(phase)):
+    if not (cuts and y.dtype == phase.dtype == torch.float32 and mode in ("circular", "zeros")):
         return False
-    usual = full_precision(y) and not channels_last(y)
+    usual = full_precision(y) and not channels_last(y) and not kernel.requires_grad
     return torch.is_grad_enabled() and usual and _is_binomial(kernel)
 
 

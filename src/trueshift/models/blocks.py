@@ -61,7 +61,7 @@ class Bottleneck(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Step | None]:
         main = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        main, step = _conv_and_sample(self, self.conv2, self.bn2, main)
+        main, step = _conv_and_sample(self, self.conv2, self.bn2, main, x)
         main = self.bn3(self.conv3(main))
         main += _identity(self, x, step)
         return F.relu(main, inplace=True), step
@@ -80,11 +80,15 @@ def _shortcut(
 
 
 def _conv_and_sample(
-    block: BasicBlock | Bottleneck, conv: SameConv, norm: nn.Module, x: Tensor
+    block: BasicBlock | Bottleneck,
+    conv: SameConv,
+    norm: nn.Module,
+    x: Tensor,
+    source: Tensor | None = None,
 ) -> tuple[Tensor, Step | None]:
     if block.stride == 1:
         return F.relu(norm(conv(x)), inplace=True), None
-    return conv_and_sample(conv, norm, block.down, x, block.stride, block.select_from)
+    return conv_and_sample(conv, norm, block.down, x, block.stride, block.select_from, source)
 
 
 def _identity(block: BasicBlock | Bottleneck, x: Tensor, step: Step | None) -> Tensor:

@@ -6,6 +6,8 @@ components of its input, only what is kept is computed: a strided operation.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -46,16 +48,29 @@ def conv_and_sample(
     x: Tensor,
     stride: int,
     select_from: str,
+    source: Tensor | None = None,
 ) -> tuple[Tensor, Step]:
-    """Convolve, normalize, apply ReLU and down-sample."""
+    """Convolve, normalize, apply ReLU and down-sample.
+
+    Args:
+        conv: The convolution.
+        norm: Its norm.
+        down: The layer that samples; ``None`` if the convolution strides.
+        x: The map.
+        stride: Sampling factor.
+        select_from: See :class:`Sampling`.
+        source: The map that ``x`` was computed from, if a branch that starts there follows the
+            phase: it breaks ties, as it may differ where ``x`` repeats itself; ``None`` means ``x``.
+    """
     if down is None:
         return F.relu(norm(conv(x)), inplace=True), first_phase(x, stride)
-    phase = down.choose(x) if select_from == "input" else None
+    tie_breaker = _breaks_ties(down, x if source is None else source)
+    phase = down.choose(x, tie_breaker) if select_from == "input" else None
     if phase is not None and down.antialias is None:
         y = F.relu(norm(conv(down.extend(x), phase, stride)), inplace=True)
     else:
         dense = F.relu(norm(conv(x)), inplace=True)
-        y, phase = down(dense, phase, return_phase=True)
+        y, phase = down(dense, phase, return_phase=True, tie_breaker=tie_breaker)
     return y, _step(phase, x, stride)
 
 
@@ -77,8 +92,12 @@ def max_and_sample(
         known = down.selector.index if isinstance(down.selector, FixedSelector) else phase
         return max_down(down.extend(x), kernel, known, mode), _step(phase, x, 2)
     peaks = max_filter(pad(x, ((0, 1),) * dim, mode), (2,) * dim)
-    y, phase = down(peaks, phase, return_phase=True)
+    y, phase = down(peaks, phase, return_phase=True, tie_breaker=_breaks_ties(down, x))
     return y, _step(phase, x, 2)
+
+
+def _breaks_ties(down: PolyphaseDown, x: Tensor) -> Callable[[], Tensor]:
+    return lambda: down.extend(x)
 
 
 def _choose(down: PolyphaseDown, x: Tensor) -> Tensor:
