@@ -181,10 +181,10 @@ def check_divisible(who: str, x: Tensor, stride: tuple[int, ...]) -> None:
     shown = stride[0] if len(set(stride)) == 1 else stride
     crop = f" or crop to {down}" if min(down) > 0 else ""
     bad = [axis for axis, (n, step) in enumerate(zip(sizes, stride, strict=True), 2) if n % step]
-    where = "" if len(bad) == len(sizes) else f" ({', '.join(f'axis {axis}' for axis in bad)})"
+    where = "" if len(bad) == len(sizes) else f" Not divisible: axis {', '.join(map(str, bad))}."
     raise ValueError(
         f"{who}: spatial sizes must be divisible by stride={shown}, got x of shape"
-        f" {tuple(x.shape)}{where}. Pad to {up}{crop}."
+        f" {tuple(x.shape)}. Pad to {up}{crop}.{where}"
     )
 
 
