@@ -52,8 +52,10 @@ def check_mode(who: str, mode: Mode, dim: int, name: str = "padding_mode") -> Mo
 
 def check_sampled_mode(who: str, mode: Mode) -> Mode:
     """Raise unless ``mode`` is a padding mode or one per axis, of any number of axes."""
-    axes = 1 if isinstance(mode, str) or not isinstance(mode, Sequence) else len(mode)
-    return check_mode(who, mode, axes)
+    if isinstance(mode, str) or not isinstance(mode, Sequence):
+        return check_mode(who, mode, 1)
+    check_mode(who, mode, len(mode))
+    return tuple(mode)  # not one for all: their number is checked against the map
 
 
 def axis_modes(mode: Mode, dim: int) -> tuple[str, ...]:
@@ -178,9 +180,11 @@ def check_divisible(who: str, x: Tensor, stride: tuple[int, ...]) -> None:
     up, down = nearest_multiples(sizes, stride)
     shown = stride[0] if len(set(stride)) == 1 else stride
     crop = f" or crop to {down}" if min(down) > 0 else ""
+    bad = [axis for axis, (n, step) in enumerate(zip(sizes, stride, strict=True), 2) if n % step]
+    where = "" if len(bad) == len(sizes) else f" Not divisible: axis {', '.join(map(str, bad))}."
     raise ValueError(
         f"{who}: spatial sizes must be divisible by stride={shown}, got x of shape"
-        f" {tuple(x.shape)}. Pad to {up}{crop}."
+        f" {tuple(x.shape)}. Pad to {up}{crop}.{where}"
     )
 
 

@@ -45,6 +45,31 @@ def circular_shift(x: Tensor, *offsets: int) -> Tensor:
     return torch.roll(x, offsets, axes) if axes else x.clone()
 
 
+def wraps_of(network: object) -> tuple[bool, ...] | None:
+    """Tell along which axes a network moves with shifts, if it says so and only some do.
+
+    Networks of :mod:`trueshift.models` say so in ``spec``, converted ones in ``plan``.
+    """
+    for part in (getattr(network, "spec", None), getattr(network, "plan", None)):
+        wraps = getattr(part, "wraps", None)
+        if isinstance(wraps, tuple) and any(wraps) and not all(wraps):
+            return wraps
+    return None
+
+
+def check_wraps(who: str, wraps: Sequence[bool] | None, dim: int = 2) -> tuple[bool, ...] | None:
+    """Raise unless ``wraps`` says for each axis whether it wraps, and one does."""
+    if wraps is None:
+        return None
+    known = isinstance(wraps, Sequence) and all(isinstance(axis, bool) for axis in wraps)
+    if not known or len(wraps) != dim or not any(wraps):
+        raise ValueError(
+            f"{who}: wraps must say for each of {dim} spatial axes whether it wraps, and one must,"
+            f" got {wraps!r}."
+        )
+    return tuple(wraps)
+
+
 def standard_shift(x: Tensor, size: int | Sequence[int], *offsets: int) -> Tensor:
     """Move the content of ``x``, then crop the centre, as S-Cons. does (paper section 5.2).
 

@@ -15,7 +15,8 @@ from trueshift.audit.images import Images, ImageSource
 from trueshift.audit.passes import Passes, Progress
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult, Measurement
-from trueshift.audit.shifting import Shifts, shift_set
+from trueshift.audit.shifting import BOTH, Shifts, shift_set
+from trueshift.shifts import check_wraps, wraps_of
 
 KINDS = ("circular", "standard", "both")
 
@@ -34,6 +35,7 @@ def audit(
     examples: int | Sequence[int] = 4,
     layers: bool = True,
     seed: int = 0,
+    wraps: Sequence[bool] | None = None,
     name: str | None = None,
     class_names: Sequence[str] | None = None,
     images_from: str = "the caller",
@@ -59,6 +61,8 @@ def audit(
         examples: How many of the least consistent images to keep for the report, or which ones.
         layers: Also measure the error of every module.
         seed: Seed of random shifts.
+        wraps: Along which axes circular shifts go, (vertical, horizontal); ``None`` means those
+            that the network names in ``spec`` or ``plan``, else both.
         name: What to call the network; by default its class.
         class_names: Names of the labels.
         images_from: Where the images come from, for the report.
@@ -82,9 +86,9 @@ def audit(
     _check_examples(examples, len(source))
     kinds = ("circular", "standard") if kind == "both" else (kind,)
     multiple = getattr(network.module, "required_multiple", 1)
-    multiple = multiple if isinstance(multiple, int) else 1
-    size = source.shape[1:]
-    sets = tuple(shift_set(one, shifts, size, window, multiple, seed) for one in kinds)
+    multiple = multiple if isinstance(multiple, int | tuple) else 1
+    size, moves = source.shape[1:], check_wraps("audit", wraps) or wraps_of(model) or BOTH
+    sets = tuple(shift_set(one, shifts, size, window, multiple, seed, moves) for one in kinds)
     num_examples = min(examples, len(source)) if isinstance(examples, int) else len(examples)
     passes = Passes(source, network, sets, batch_size, num_examples, layers, progress)
     with in_eval_mode(network.module):

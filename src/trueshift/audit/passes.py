@@ -16,7 +16,7 @@ from trueshift.audit.predictor import Predictor, confidence_of, labels_of
 from trueshift.audit.probes import learned_layers
 from trueshift.audit.results import Example, Measurement
 from trueshift.audit.selection import Selection, diagnose_selectors
-from trueshift.audit.shifting import Offsets, ShiftSet, shift_ranges
+from trueshift.audit.shifting import Offsets, ShiftSet
 from trueshift.audit.tally import Tally
 
 _DRAWS = 3  # of random choices
@@ -122,7 +122,7 @@ class Passes:
 
     @property
     def _ranges(self) -> list[range]:
-        return shift_ranges(self.first.kind, self.source.shape[1:], self.first.window)
+        return self.first.ranges(self.source.shape[1:])
 
     @property
     def _num_inside(self) -> int:

@@ -16,7 +16,7 @@ from torch import Tensor
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
 from trueshift.audit.selection import Selection
-from trueshift.audit.shifting import Offsets
+from trueshift.audit.shifting import BOTH, Offsets, Wraps
 
 FORMAT, FORMAT_VERSION = "trueshift-audit", 1
 BREAKS = 1e-4  # a relative error that rounding in float32 does not reach
@@ -58,6 +58,7 @@ class Measurement:
         output_scale: Standard deviation of the unshifted outputs, to compare changes with.
         bitwise_share: Share of pairs (image, shift) whose outputs have the same bits.
         image_shares: Consistency of every image.
+        wraps: Along which axes images were shifted, (vertical, horizontal).
     """
 
     kind: str
@@ -73,6 +74,7 @@ class Measurement:
     output_scale: float
     bitwise_share: float
     image_shares: tuple[float, ...]
+    wraps: Wraps = BOTH
 
     @property
     def bitwise_equal(self) -> bool:

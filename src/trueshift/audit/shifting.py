@@ -14,14 +14,21 @@ from trueshift.shifts import circular_shift, standard_shift
 
 Offsets = tuple[int, int]
 Shifts = str | int | Sequence[Offsets]
+Wraps = tuple[bool, ...]
+BOTH: Wraps = (True, True)
 
 
 class ShiftSet(NamedTuple):
-    """One kind of shift, the size of what the network sees, and the shifts to measure."""
+    """One kind of shift, what the network sees, the shifts to measure, and which axes wrap."""
 
     kind: str
     window: tuple[int, int]
     shifts: tuple[Offsets, ...]
+    wraps: Wraps = BOTH
+
+    def ranges(self, size: tuple[int, int]) -> list[range]:
+        """Return the shifts dy and dx of images of a size that are possible."""
+        return shift_ranges(self.kind, size, self.window, self.wraps)
 
     def see(self, images: Tensor, shift: Offsets = (0, 0)) -> Tensor:
         """Return images or masks ``(..., H, W)`` as the network sees them under a shift."""
@@ -31,7 +38,13 @@ class ShiftSet(NamedTuple):
 
 
 def shift_set(
-    kind: str, shifts: Shifts, size: tuple[int, int], window: int | None, multiple: int, seed: int
+    kind: str,
+    shifts: Shifts,
+    size: tuple[int, int],
+    window: int | None,
+    multiple: int | tuple[int, ...],
+    seed: int,
+    wraps: Wraps = BOTH,
 ) -> ShiftSet:
     """Return the shifts of one kind.
 
@@ -40,8 +53,9 @@ def shift_set(
         shifts: ``"all"``, how many to draw at random, or a list of (dy, dx).
         size: Height and width of the images.
         window: Side of what the network sees under standard shifts; None chooses.
-        multiple: What the network needs its sizes to be a multiple of.
+        multiple: What the network needs its sizes to be a multiple of, or one per axis.
         seed: Seed of the draw.
+        wraps: Along which axes circular shifts go.
 
     Examples:
         >>> shift_set("circular", "all", (2, 2), None, 1, 0).shifts
@@ -56,20 +70,24 @@ def shift_set(
     seen = size
     if kind == "standard":
         seen = default_window(size, multiple) if window is None else (window, window)
-    return ShiftSet(kind, seen, _resolve(shifts, kind, size, seen, seed))
+    empty = ShiftSet(kind, seen, (), wraps if kind == "circular" else BOTH)
+    return empty._replace(shifts=_resolve(shifts, empty, size, seed))
 
 
-def shift_ranges(kind: str, size: tuple[int, int], window: tuple[int, int]) -> list[range]:
+def shift_ranges(
+    kind: str, size: tuple[int, int], window: tuple[int, int], wraps: Wraps = BOTH
+) -> list[range]:
     """Return the shifts dy and dx that are possible.
 
     Examples:
         >>> shift_ranges("circular", (4, 5), (4, 5)), shift_ranges("standard", (4, 5), (3, 3))
         ([range(-2, 2), range(-2, 3)], [range(-1, 1), range(-1, 2)])
     """
-    return [_range(kind, n, w) for n, w in zip(size, window, strict=True)]
+    axes = zip(size, window, wraps, strict=True)
+    return [_range(kind, n, w) if moves else range(1) for n, w, moves in axes]
 
 
-def default_window(size: tuple[int, int], multiple: int) -> tuple[int, int]:
+def default_window(size: tuple[int, int], multiple: int | tuple[int, ...]) -> tuple[int, int]:
     """Return the window of standard shifts: about three quarters of the image, in round numbers.
 
     Examples:
@@ -77,25 +95,27 @@ def default_window(size: tuple[int, int], multiple: int) -> tuple[int, int]:
         ((192, 192), (24, 24))
     """
 
-    def side(pixels: int) -> int:
+    def side(pixels: int, multiple: int) -> int:
         step = math.lcm(multiple, 32 if pixels >= 128 else 8 if pixels >= 16 else 1)
         kept = pixels * 3 // 4 // step * step or pixels * 3 // 4 // multiple * multiple
         return kept or pixels
 
-    return side(size[0]), side(size[1])
+    rows, columns = (multiple, multiple) if isinstance(multiple, int) else multiple
+    return side(size[0], rows), side(size[1], columns)
 
 
 def _resolve(
-    shifts: Shifts, kind: str, size: tuple[int, int], window: tuple[int, int], seed: int
+    shifts: Shifts, shift_set: ShiftSet, size: tuple[int, int], seed: int
 ) -> tuple[Offsets, ...]:
     """Return the shifts without (0, 0), in order; circular ones up to half the size."""
-    rows, columns = ranges = shift_ranges(kind, size, window)
+    kind, window = shift_set.kind, shift_set.window
+    rows, columns = ranges = shift_set.ranges(size)
     if isinstance(shifts, str):
         if shifts != "all":
             raise ValueError(f"audit: shifts must be 'all', a number or a list, got {shifts!r}.")
         offsets = {(dy, dx) for dy in rows for dx in columns}
     elif isinstance(shifts, Sequence | Tensor):
-        offsets = {_offsets(one, ranges, kind) for one in shifts}
+        offsets = {_offsets(one, ranges, shift_set) for one in shifts}
     else:
         check_positive("audit", shifts=shifts)
         generator, width = torch.Generator().manual_seed(seed), len(columns)
@@ -119,11 +139,17 @@ def _range(kind: str, pixels: int, window: int) -> range:
     return range(room // 2 - room, room // 2 + 1)
 
 
-def _offsets(given: Any, ranges: list[range], kind: str) -> Offsets:
+def _offsets(given: Any, ranges: list[range], shift_set: ShiftSet) -> Offsets:
     pair = tuple(int(v) for v in given) if isinstance(given, Sequence | Tensor) else ()
     if len(pair) != 2:
         raise ValueError(f"audit: shifts must be pairs (dy, dx), got {given!r} among them.")
-    if kind == "circular":
+    stays = [axis for axis in (0, 1) if pair[axis] and not shift_set.wraps[axis]]
+    if stays:
+        raise ValueError(
+            f"audit: the shift {pair} moves images along axis {2 + stays[0]}, which does not wrap"
+            " in this network. Leave it out, or pass wraps=(True, True)."
+        )
+    if shift_set.kind == "circular":
         dy, dx = (r.start + (v - r.start) % len(r) for v, r in zip(pair, ranges, strict=True))
         return dy, dx
     if any(v not in r for v, r in zip(pair, ranges, strict=True)):

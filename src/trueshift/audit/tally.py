@@ -66,7 +66,7 @@ class Tally:
         """Return the fractions."""
         from trueshift.metrics.agreement import wilson_interval  # the package needs torchmetrics
 
-        kind, window, shifts = self.shift_set
+        kind, window, shifts, wraps = self.shift_set
         num_images, num_shifts = len(self.image_shares), len(shifts)
         shares = self.shares / num_images
         consistency = float(shares.mean()) if bool((shares < 1).any()) else 1.0
@@ -86,6 +86,7 @@ class Tally:
             output_scale=variance**0.5,
             bitwise_share=self.bitwise / self.num_compared,
             image_shares=tuple((self.image_shares / num_shifts).tolist()),
+            wraps=wraps,
         )
 
     def _accuracy(self) -> Spread | None:

@@ -15,7 +15,7 @@ from trueshift.audit.folder import FolderImages
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
-from trueshift.cli.conversion import add_conversion, check_conversion, converted
+from trueshift.cli.conversion import CYLINDERS, add_conversion, check_conversion, converted
 from trueshift.cli.images import add_images, per_channel
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
 from trueshift.cli.progress import Progress
@@ -23,6 +23,7 @@ from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
 
 BUILT_IN_IMAGES = 20
+WRAPS = {"both": (True, True), "horizontal": (False, True), "vertical": (True, False)}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +53,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--shifts", default="256", metavar="N|all", help="how many shifts, or all (256)")
     add("--kind", choices=KINDS, default="circular", help="wrap around, move a window, or both")
     add("--window", type=int, metavar="PX", help="window of standard shifts (3/4 of an image)")
+    add(
+        "--wraps",
+        choices=WRAPS,
+        help="along which axes circular shifts go (those that the network names, else both)",
+    )
     add("--seed", type=int, default=0, help="seed of random shifts (0)")
     out = parser.add_argument_group("results")
     add = out.add_argument
@@ -102,6 +108,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.fail_under is not None and not 0 <= args.fail_under <= 1:
         raise ValueError(f"--fail-under must be a fraction in 0..1, got {args.fail_under}.")
     check_conversion(args)
+    args.wraps = args.wraps or CYLINDERS.get(args.padding)  # for both networks
     if args.convert and args.against:
         raise ValueError("--convert makes the second network by itself: leave out --against.")
     if args.against_weights and not args.against:
@@ -133,6 +140,7 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
             examples=examples,
             layers=not args.no_layers,
             seed=args.seed,
+            wraps=WRAPS.get(args.wraps),
             name=loaded.name,
             class_names=data.class_names,
             images_from=data.origin,

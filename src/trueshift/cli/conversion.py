@@ -10,6 +10,8 @@ from trueshift.cli.networks import Loaded
 from trueshift.layers.selectors import METHODS
 from trueshift.layers.spec import SELECT_FROM
 
+CYLINDERS = {"keep,circular": "horizontal", "circular,keep": "vertical"}  # and what wraps
+
 
 def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
     """Add ``--convert`` and what goes with it."""
@@ -18,9 +20,10 @@ def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
     add("--select-from", choices=SELECT_FROM, help="where --convert chooses phases (output)")
     add(
         "--padding",
-        choices=["circular", "seam"],
+        choices=["circular", "seam", *CYLINDERS],
         help="borders of the converted network: circular, or its own, counted from where the ends"
-        " of a picture meet (circular)",
+        " of a picture meet, or its own vertically and circular horizontally, or the other way"
+        " round (circular)",
     )
 
 
@@ -41,9 +44,10 @@ def converted(args: argparse.Namespace, loaded: Loaded, example: Tensor) -> Load
     """Return the network that the options ask for."""
     from trueshift.convert import convert
 
-    padding = args.padding or "circular"
+    given = args.padding or "circular"
+    padding = tuple(given.split(",")) if given in CYLINDERS else given
     model = convert(
         loaded.model, args.convert, example, select_from=args.select_from, padding=padding
     )
-    how = args.convert if padding == "circular" else f"{args.convert}, {padding}"
+    how = args.convert if given == "circular" else f"{args.convert}, {given}"
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, converted ({how})")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.grids.interpret import analyse, register_rule
 from trueshift.convert.grids.seams import as_it_is, seam_refusals
 from trueshift.convert.grids.sites import plan_of
-from trueshift.convert.plan import Plan, Selection, Site
+from trueshift.convert.plan import Padding, Plan, Selection, Site
 from trueshift.convert.trace.trace import Traced, in_eval_mode, run
 from trueshift.convert.verify import check, check_phase_0
 from trueshift.layers.spec import SELECT_FROM, Sampling
@@ -38,6 +39,7 @@ __all__ = [
 
 FLATTEN = ("refuse", "canonical")
 PADDING = ("circular", "seam", "keep")
+AXIS_PADDING = ("circular", "keep")
 
 
 def convert(
@@ -47,7 +49,7 @@ def convert(
     *,
     select_from: str | None = None,
     flatten: str = "refuse",
-    padding: str = "circular",
+    padding: Padding = "circular",
     verify: bool = True,
 ) -> Converted:
     """Return a copy of a network that is exactly invariant or equivariant to circular shifts.
@@ -72,7 +74,9 @@ def convert(
             is first moved to begin where its ends meet and do not fit together. That is exact with
             every method, ``"stride"`` too, and where positions have weights of their own. Or
             ``"keep"`` the network's own without that: then ``"stride"`` computes what the model
-            does, through the same code, and other methods are not exact at the border.
+            does, through the same code, and other methods are not exact at the border. Or one of
+            ``"circular"`` and ``"keep"`` per axis: ``("keep", "circular")`` is for pictures on a
+            cylinder, such as panoramas, and exact for shifts along the axes that are circular.
         verify: Compare outputs of shifted inputs in float64 (with ``padding="keep"`` the outputs of
             plain strides with the model's), and raise if they differ.
 
@@ -120,7 +124,7 @@ def plan(
     *,
     select_from: str | None = None,
     flatten: str = "refuse",
-    padding: str = "circular",
+    padding: Padding = "circular",
 ) -> Plan:
     """Say what :func:`convert` would do, without doing it: nothing is built or copied.
 
@@ -149,6 +153,7 @@ def plan(
     spec = _as_spec(spec)
     check_choice("convert", "select_from", select_from or spec.select_from, SELECT_FROM)
     spec = spec.replace(select_from=select_from or spec.select_from)
+    padding = _as_padding(padding)
     _check(model, spec, flatten, padding)
     try:
         with torch.inference_mode(False), in_eval_mode(model):
@@ -160,7 +165,9 @@ def plan(
         return Plan(error.network, refusals=error.refusals)
 
 
-def _planned(model: nn.Module, example: Any, spec: Sampling, flatten: str, padding: str) -> Plan:
+def _planned(
+    model: nn.Module, example: Any, spec: Sampling, flatten: str, padding: Padding
+) -> Plan:
     analysis = analyse(model, example, flatten, padding)
     if padding == "seam" and analysis.refusals and spec.is_plain:
         analysis = as_it_is(analysis)
@@ -189,9 +196,20 @@ def _as_spec(spec: Sampling | str) -> Sampling:
     return spec
 
 
-def _check(model: nn.Module, spec: Sampling, flatten: str, padding: str) -> None:
+def _as_padding(padding: Padding) -> Padding:
+    """Return a checked padding; a single one if all axes have the same."""
+    if isinstance(padding, str) or not isinstance(padding, Sequence):
+        check_choice("convert", "padding", padding, PADDING)
+        return padding
+    for axis in padding:
+        check_choice("convert", "padding of an axis", axis, AXIS_PADDING)
+    if not 1 <= len(padding) <= 3:
+        raise ValueError(f"convert: padding needs one entry per spatial axis, got {padding}.")
+    return padding[0] if len(set(padding)) == 1 else tuple(padding)
+
+
+def _check(model: nn.Module, spec: Sampling, flatten: str, padding: Padding) -> None:
     check_choice("convert", "flatten", flatten, FLATTEN)
-    check_choice("convert", "padding", padding, PADDING)
     if padding == "circular" and spec.padding_mode != "circular":
         raise ValueError(
             f"convert: only circular padding is exact, got padding_mode={spec.padding_mode!r}."

@@ -5,11 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trueshift._validate import Mode
 from trueshift.convert.errors import Refusal
 from trueshift.convert.parts.part import Part
 from trueshift.convert.parts.phases import Recipe
 from trueshift.convert.trace.trace import Traced
 from trueshift.layers.spec import Sampling
+
+Padding = str | tuple[str, ...]  # of all axes, or one per axis
+
+
+def borders(padding: Padding, own: str) -> Mode:
+    """Return the mode of new borders: ``own`` along the axes whose padding is the original's."""
+    if isinstance(padding, str):
+        return "circular" if padding == "circular" else own
+    return tuple("circular" if axis == "circular" else own for axis in padding)
 
 
 class Result(str):
@@ -123,7 +133,7 @@ class Plan:
         multiples: Of what number each axis of the inputs must be a multiple.
         sizes: Spatial sizes of the example, by input.
         fixed_sizes: Whether the converted network serves the example's size only.
-        padding: ``"circular"``, ``"seam"`` or ``"keep"``.
+        padding: ``"circular"``, ``"seam"`` or ``"keep"``, or one per axis.
         flops: Multiplications and additions of the whole network on the example.
         flops_after: The same after conversion, with learned selectors, without filters.
         inputs: All arguments; those that are maps with the number of their group. The inputs of a
@@ -139,7 +149,7 @@ class Plan:
     multiples: tuple[int, ...] = (1,)
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     fixed_sizes: bool = False
-    padding: str = "circular"
+    padding: Padding = "circular"
     flops: int = 0
     flops_after: int = 0
     inputs: dict[str, int | None] = field(default_factory=dict)
@@ -151,6 +161,13 @@ class Plan:
     def required_multiple(self) -> int | tuple[int, ...]:
         """Of what number the sizes of inputs must be multiples (one per axis if they differ)."""
         return self.multiples[0] if len(set(self.multiples)) == 1 else self.multiples
+
+    @property
+    def wraps(self) -> tuple[bool, ...]:
+        """Along which axes of the inputs the converted network is exact under circular shifts."""
+        if isinstance(self.padding, str):
+            return (self.padding != "keep",) * len(self.multiples)
+        return tuple(axis == "circular" for axis in self.padding)
 
     @property
     def converts(self) -> bool:
@@ -182,6 +199,9 @@ class Plan:
         lines = [f"{head} {self.required_multiple}"]
         if self.fixed_sizes:
             lines[0] += f", for size {', '.join(map(str, self.sizes.values()))} only"
+        if not isinstance(self.padding, str):
+            axes = ", ".join(str(2 + axis) for axis, yes in enumerate(self.wraps) if yes)
+            lines[0] += f", exact for shifts along axis {axes} only"
         shown = [s for s in self.sites if s.role not in ("padding", "mean") or s.detail]
         names = max([4, *(len(site.name) for site in shown)])
         ops = max([2, *(len(site.op) for site in shown)])
@@ -194,6 +214,7 @@ class Plan:
         quiet = len(self.sites) - len(shown)
         if quiet:
             padding = "circular" if self.padding == "circular" else "their own"
+            padding = padding if isinstance(self.padding, str) else "/".join(self.padding)
             lines.append(f"  and {quiet} with {padding} padding or exact means only")
         if self.flops:
             ratio = self.flops_after / self.flops

@@ -127,13 +127,14 @@ def _difference(axes: tuple[Axis, ...], before: Tensor, after: Tensor, offsets: 
 
 
 def _draw(plan: Plan, step: int, generator: torch.Generator) -> Offsets:
-    """Draw one shift for every group of inputs."""
+    """Draw one shift for every group of inputs, along the axes that wrap."""
 
-    def one(size: int) -> int:
-        return int(torch.randint(0, max(size // step, 1), (1,), generator=generator)) * step
+    def one(size: int, wraps: bool) -> int:
+        high = max(size // step, 1) if wraps else 1
+        return int(torch.randint(0, high, (1,), generator=generator)) * step
 
     sizes = {group: plan.sizes[name] for name, group in plan.inputs.items() if group is not None}
-    return {group: tuple(map(one, size)) for group, size in sorted(sizes.items())}
+    return {group: tuple(map(one, size, plan.wraps)) for group, size in sorted(sizes.items())}
 
 
 def _move(x: Any, offsets: tuple[int, ...] | None) -> Any:

@@ -149,6 +149,10 @@ class Consistency(Metric, ABC):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Bring the masks of one image's two views, and its target, to the same frame."""
 
+    def _moves(self, model: Model) -> tuple[bool, ...]:
+        """Tell along which axes images of a model are shifted."""
+        return (True, True)
+
     def _offsets(self, size: int) -> range:
         """Return the shifts of an axis of ``size`` that ``shifts="all"`` goes through."""
         return range(min(self.max_shift + 1, size))
@@ -181,10 +185,11 @@ class Consistency(Metric, ABC):
             self.num_images += torch.stack(counted).any(0).sum()
 
     def _views(self, model: Model, images: Tensor) -> Iterator[tuple[Tensor, Tensor, list[Pair]]]:
-        num = len(images)
+        num, moves = len(images), self._moves(model)
         if self.shifts == "all":
             still = self._label(model, images, [(0, 0)] * num)
-            for offsets in product(*(self._offsets(size) for size in images.shape[2:])):
+            axes = zip(images.shape[2:], moves, strict=True)
+            for offsets in product(*(self._offsets(n) if yes else range(1) for n, yes in axes)):
                 dy, dx = offsets
                 if (dy, dx) != (0, 0):
                     moved = self._label(model, images, [(dy, dx)] * num)
@@ -192,6 +197,7 @@ class Consistency(Metric, ABC):
             return
         self._generator = self._generator or process_generator(self.seed)
         drawn = random_pairs(num, self.num_pairs, self.max_shift, self._generator) + self._lowest
+        drawn = drawn * torch.tensor(moves)
         for k in range(self.num_pairs):
             pairs = [((ay, ax), (by, bx)) for (ay, ax), (by, bx) in drawn[:, k].tolist()]
             a, b = (self._label(model, images, [pair[view] for pair in pairs]) for view in (0, 1))

@@ -8,8 +8,14 @@ from typing import Any, Literal
 from torch import Tensor
 
 from trueshift.metrics.agreement import IGNORE_INDEX
-from trueshift.metrics.base import Consistency, Offsets, Pair
-from trueshift.shifts import circular_shift, common_region, standard_shift
+from trueshift.metrics.base import Consistency, Model, Offsets, Pair
+from trueshift.shifts import (
+    check_wraps,
+    circular_shift,
+    common_region,
+    standard_shift,
+    wraps_of,
+)
 
 
 class CircularConsistency(Consistency):
@@ -23,6 +29,9 @@ class CircularConsistency(Consistency):
     is compared with the unshifted image instead. ``update(preds_a, preds_b)`` counts predictions
     that were made elsewhere: logits ``(B, C)`` or labels ``(B,)``.
 
+    On a cylinder images are shifted only along the axes that wrap: those of ``wraps``, or those
+    that the model names in ``spec`` or ``plan``; other draws count as 0.
+
     The paper reports one pair per image, averaged over five seeds.
 
     Args:
@@ -31,6 +40,8 @@ class CircularConsistency(Consistency):
         shifts: ``"random"`` or ``"all"``.
         seed: Seed of the shifts.
         confidence: Level of :attr:`interval`.
+        wraps: Which axes wrap, (vertical, horizontal); ``None`` means those that the model names,
+            else both.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
     Examples:
@@ -53,9 +64,14 @@ class CircularConsistency(Consistency):
         shifts: Literal["random", "all"] = "random",
         seed: int = 0,
         confidence: float = 0.95,
+        wraps: Sequence[bool] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(num_pairs, max_shift, shifts, seed, confidence, **kwargs)
+        self.wraps = check_wraps(type(self).__name__, wraps)
+
+    def _moves(self, model: Model) -> tuple[bool, ...]:
+        return self.wraps or wraps_of(model) or super()._moves(model)
 
     def _see(self, image: Tensor, offsets: Offsets) -> Tensor:
         return circular_shift(image, *offsets)
@@ -161,6 +177,7 @@ class MaskCircularConsistency(CircularConsistency):
         seed: Seed of the shifts.
         confidence: Level of :attr:`interval`.
         ignore_index: Label of the pixels that do not count.
+        wraps: As for :class:`CircularConsistency`.
         **kwargs: Passed to ``torchmetrics.Metric``.
 
     Examples:
@@ -182,9 +199,10 @@ class MaskCircularConsistency(CircularConsistency):
         seed: int = 0,
         confidence: float = 0.95,
         ignore_index: int = IGNORE_INDEX,
+        wraps: Sequence[bool] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(num_pairs, max_shift, shifts, seed, confidence, **kwargs)
+        super().__init__(num_pairs, max_shift, shifts, seed, confidence, wraps, **kwargs)
         self.ignore_index = ignore_index
 
 

@@ -21,7 +21,7 @@ from trueshift.metrics.rollout import (
     rollout,
     valid_times,
 )
-from trueshift.shifts import circular_shift
+from trueshift.shifts import check_wraps, circular_shift
 
 with suppress(ImportError):  # torchmetrics imports torchvision where it is installed
     import_torchvision()
@@ -212,10 +212,5 @@ class RolloutExactness(_Mean):
 
 def wrapping_axes(who: str, dim: int, wraps: Sequence[bool] | None) -> tuple[int, ...]:
     """Return the spatial axes that wrap, negative; raise unless ``wraps`` fits and one does."""
-    wraps = (True,) * dim if wraps is None else tuple(wraps)
-    if len(wraps) != dim or not any(wraps):
-        raise ValueError(
-            f"{who}: wraps must say for each of {dim} spatial axes whether it wraps, and one must,"
-            f" got {wraps}."
-        )
+    wraps = check_wraps(who, wraps, dim) or (True,) * dim
     return tuple(axis - dim for axis, yes in enumerate(wraps) if yes)

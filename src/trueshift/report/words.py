@@ -72,6 +72,9 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
     for m in result.measurements:
         low, high = (percent(end) for end in m.interval)
         kind = f" ({m.kind})" if len(result.measurements) > 1 else ""
+        if not all(m.wraps):
+            axis = "horizontally" if m.wraps[1] else "vertically"
+            rows.append((f"Shifted{kind}", f"{axis} only, where the network wraps"))
         rows.append((f"Consistency{kind}", f"{percent(m.consistency)} ({low} to {high})"))
         rows.append((f"Worst shift{kind}", _worst(m)))
         if m.accuracy is not None:
@@ -103,7 +106,9 @@ def summary_lines(result: AuditResult) -> list[str]:
 
 
 def _moved(measured: Measurement) -> str:
-    return "circularly shifted" if measured.kind == "circular" else "shifted"
+    if all(measured.wraps):
+        return "circularly shifted" if measured.kind == "circular" else "shifted"
+    return "horizontally turned" if measured.wraps[1] else "vertically turned"
 
 
 def _worst(m: Measurement) -> str:

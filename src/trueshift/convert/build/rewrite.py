@@ -17,7 +17,7 @@ from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.parts.choices import Lead, ToOrigin
 from trueshift.convert.parts.phases import Compose, FromOrigin, Recipe, Unshift
 from trueshift.convert.parts.seam import Seam
-from trueshift.convert.plan import Plan, Result, Selection, Site
+from trueshift.convert.plan import Plan, Result, Selection, Site, borders
 from trueshift.convert.trace.nodes import changes_something, is_activation, is_view, label_of
 from trueshift.convert.trace.trace import Traced
 from trueshift.layers.activations import Elementwise, make_exact
@@ -94,7 +94,7 @@ class Rewriter:
         self.origins: dict[int, fx.Node] = {}
         self.seams: dict[int, fx.Node] = {}
         self.returned: dict[str, Any] = {}
-        self.border = "circular" if plan.padding == "circular" else "replicate"
+        self.border = borders(plan.padding, "replicate")
         self.item = functools.partial(self.graph.call_function, operator.getitem)
 
     def run(self) -> tuple[fx.Graph, nn.Module]:
@@ -208,7 +208,7 @@ class Rewriter:
 
     def _down(self, site: Site, selector: nn.Module, *, filters: bool = True) -> PolyphaseDown:
         blur = site.antialias.build() if filters and site.antialias is not None else None
-        mode = "circular" if self.plan.padding == "circular" else "zeros"
+        mode = borders(self.plan.padding, "zeros")
         filtered = site.selection.spec.score_filtered if site.selection else True
         return PolyphaseDown(
             selector, site.stride, blur, score_filtered=filtered, padding_mode=mode

@@ -23,6 +23,7 @@ from trueshift.convert.grids.values import (
     values_in,
 )
 from trueshift.convert.parts.part import Part
+from trueshift.convert.parts.windows import Axes
 from trueshift.convert.trace.calls import Call, read_call
 from trueshift.convert.trace.nodes import place_of
 from trueshift.convert.trace.trace import Traced
@@ -82,14 +83,14 @@ class Analysis:
         rules: What each operation does to grids, by name.
         custom: Rules of the user, by function, method name or module class.
         flatten: ``"refuse"`` or ``"canonical"``.
-        own_padding: Whether the original padding stays.
+        own_padding: Whether the original padding stays, along all axes or for each of the inputs'.
     """
 
     traced: Traced
     rules: dict[str, Rule]
     custom: dict[Any, str]
     flatten: str = "refuse"
-    own_padding: bool = False
+    own_padding: Axes = False
     lattice: Lattice = field(default_factory=Lattice)
     env: dict[fx.Node, Any] = field(default_factory=dict)
     actions: dict[fx.Node, Action] = field(default_factory=dict)
@@ -206,6 +207,22 @@ class Analysis:
         self.inputs[str(node.target)] = len(self.lattice.sizes)
         spaces = self.lattice.add_root(tuple(data.shape[2:]))
         return Value(data, (BATCH, OTHER, *spaces))
+
+    # Borders
+
+    def keeps(self, value: Value) -> Axes:
+        """Tell along which spatial axes of a map ``(B, C, *spatial)`` the original padding stays.
+
+        A single answer if that is the same for all axes.
+        """
+        if isinstance(self.own_padding, bool):
+            return self.own_padding
+        if len(value.kinds) - 2 != len(self.own_padding):
+            raise Refused(
+                "it works on some axes of the input only, and they differ in padding.",
+                "Pass one padding for all axes.",
+            )
+        return self.own_padding
 
     # Sizes
 

@@ -15,6 +15,8 @@ from trueshift.convert.errors import check_multiple
 from trueshift.convert.grids.analysis import Analysis, TooSmall
 from trueshift.convert.grids.lattice import Lattice
 from trueshift.convert.grids.rules import RULES
+from trueshift.convert.parts.windows import Axes
+from trueshift.convert.plan import Padding
 from trueshift.convert.trace.trace import Traced, trace
 
 _CUSTOM: dict[Any, str] = {}
@@ -45,7 +47,7 @@ def register_rule(op: Callable[..., Any] | str | type[nn.Module], rule: str) -> 
     _CUSTOM[op] = rule
 
 
-def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analysis:
+def analyse(model: nn.Module, example: Any, flatten: str, padding: Padding) -> Analysis:
     """Trace and interpret a network; raise if the example's size does not fit."""
     leaves = tuple(op for op in _CUSTOM if isinstance(op, type) and issubclass(op, nn.Module))
     traced = trace(model, example, leaves)
@@ -55,22 +57,30 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: str) -> Analy
             "convert: example_input holds no map (B, C, *spatial) with 1 to 3 spatial axes, got"
             f" shapes {[tuple(value.shape) for value in tensors]}."
         )
+    for name, value in traced.arguments.items():
+        if _is_map(value) and not isinstance(padding, str) and value.ndim - 2 != len(padding):
+            raise ValueError(
+                f"convert: padding={padding} names {len(padding)} axes, got {name} of shape"
+                f" {tuple(value.shape)} with {value.ndim - 2}. Pass one padding, or one per axis."
+            )
     return _interpret(traced, flatten, padding)
 
 
-def _interpret(traced: Traced, flatten: str, padding: str) -> Analysis:
+def _interpret(traced: Traced, flatten: str, padding: Padding) -> Analysis:
     """Interpret at the example's size, or at larger ones until every stride divides them."""
     arguments, grown = traced.arguments, dict(traced.arguments)
     at_seam = padding == "seam"
     counts = "canonical" if at_seam else flatten  # positions are counted from the seam
+    if isinstance(padding, str):
+        own_padding: Axes = padding != "circular"
+    else:
+        own_padding = tuple(axis == "keep" for axis in padding)
     multiples: dict[int, int] = {}
     for _ in range(16):
         at_size = dataclasses.replace(traced, arguments=grown)
         lattice = Lattice(at_seam=at_seam)
         try:
-            analysis = Analysis(
-                at_size, RULES, _CUSTOM, counts, padding != "circular", lattice
-            ).run()
+            analysis = Analysis(at_size, RULES, _CUSTOM, counts, own_padding, lattice).run()
         except TooSmall as small:
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)

@@ -16,13 +16,13 @@ from trueshift.convert.grids.selections import Selections
 from trueshift.convert.grids.values import BATCH, Value, values_in
 from trueshift.convert.parts.part import Part, part
 from trueshift.convert.parts.seam import FromSeam
-from trueshift.convert.plan import Axis, Plan, Result, Selection, Site
+from trueshift.convert.plan import Axis, Padding, Plan, Result, Selection, Site, borders
 from trueshift.convert.trace.nodes import label_of
 from trueshift.layers.filters import build_filter
 from trueshift.layers.spec import Sampling
 
 
-def plan_of(analysis: Analysis, spec: Sampling, padding: str) -> Plan:
+def plan_of(analysis: Analysis, spec: Sampling, padding: Padding) -> Plan:
     """Decide what is done at every place of a network."""
     traced, lattice = analysis.traced, analysis.lattice
     maps = {name: traced.arguments[name] for name in analysis.inputs}
@@ -76,20 +76,22 @@ class Planner:
     Args:
         analysis: What each node becomes.
         spec: How to sample.
-        padding: ``"circular"``, ``"seam"`` or ``"keep"``.
+        padding: ``"circular"``, ``"seam"`` or ``"keep"``, or one per axis.
     """
 
     analysis: Analysis
     spec: Sampling
-    padding: str
+    padding: Padding
 
     def __post_init__(self) -> None:
         shows_phase_0 = self.padding == "keep"
         self.samples = not self.spec.is_plain or shows_phase_0  # plain strides need no phases
         self.selects = self.spec.method != "stride" or shows_phase_0
-        self.border = "circular"
+        self.border = borders(self.padding, "replicate")
         if self.padding != "circular":
-            self.border, self.spec = "replicate", self.spec.replace(padding_mode="zeros")
+            modes = borders(self.padding, "zeros")
+            dim = self.spec.dim if isinstance(modes, str) else len(modes)
+            self.spec = self.spec.replace(padding_mode=modes, dim=dim)
         self.selections = Selections(self.analysis)
         leaders = [phase.index for phase in self.analysis.lattice.phases if phase.leads]
         self.specs = dict(zip(leaders, self.spec.per_layer(len(leaders)), strict=True))

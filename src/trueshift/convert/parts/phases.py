@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from trueshift._validate import Mode
 from trueshift.windows import Slices, pad, phase_offsets, phase_window, read_at, unravel
 
 # One term of an offset: (place of the phase, axis in it, div, base, weight). It adds
@@ -39,7 +40,7 @@ def cut(
 
 
 def move(
-    x: Tensor, offsets: Sequence[Tensor], largest: Sequence[int], border: str = "circular"
+    x: Tensor, offsets: Sequence[Tensor], largest: Sequence[int], border: Mode = "circular"
 ) -> Tensor:
     """Shift the content of each image by its own offsets, at most ``largest`` per axis."""
     if not any(largest):
@@ -154,13 +155,13 @@ class Unshift(Offset):
     Args:
         recipe: The offset to undo.
         border: What comes in at the beginning: the end (``"circular"``) or the first value again
-            (``"replicate"``).
+            (``"replicate"``); for all axes or one per axis.
 
     Shape:
         ``(B, C, *spatial)`` and phases to ``(B, C, *spatial)``.
     """
 
-    def __init__(self, recipe: Recipe, border: str = "circular") -> None:
+    def __init__(self, recipe: Recipe, border: Mode = "circular") -> None:
         super().__init__(recipe)
         self.border = border
 

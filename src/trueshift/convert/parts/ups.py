@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from trueshift.convert.parts.windows import Axes, per_axis
 from trueshift.exact import order_free_mean
 from trueshift.windows import Widths, pad
 
@@ -23,11 +24,16 @@ class Grow(nn.Module):
     Args:
         factors: Up-sampling factor of each axis.
         resizing: ``mode``, ``align_corners`` and so on of ``torch.nn.functional.interpolate``.
+        own_padding: Along which axes, or all, borders remain the original's.
     """
 
-    def __init__(self, factors: tuple[int, ...], resizing: dict[str, Any]) -> None:
+    def __init__(
+        self, factors: tuple[int, ...], resizing: dict[str, Any], own_padding: Axes = False
+    ) -> None:
         super().__init__()
         self.factors, self.resizing = factors, resizing
+        pairs = zip(factors, per_axis(own_padding, len(factors)), strict=True)
+        self.wrapped = tuple(f > 1 and not kept for f, kept in pairs)
 
     def forward(self, x: Tensor) -> Tensor:
         sizes = x.shape[2:]
@@ -36,17 +42,17 @@ class Grow(nn.Module):
             return F.interpolate(x, size=grown, **self.resizing)
         aligned = bool(self.resizing.get("align_corners"))
         edge = 3 if self.resizing["mode"] == "bicubic" else 2
-        widths = tuple((edge, edge + aligned) if f > 1 else (0, 0) for f in self.factors)
+        widths = tuple((edge, edge + aligned) if wraps else (0, 0) for wraps in self.wrapped)
         padded = pad(x, widths, "circular")
         less = 1 if aligned else 0
         grown = [
-            (size - less) * f + less if f > 1 else size
-            for size, f in zip(padded.shape[2:], self.factors, strict=True)
+            (size - less) * f + less if wraps else size * f
+            for size, f, wraps in zip(padded.shape[2:], self.factors, self.wrapped, strict=True)
         ]
         y = F.interpolate(padded, size=grown, **self.resizing)
-        for axis, (size, f) in enumerate(zip(sizes, self.factors, strict=True), start=2):
-            if f > 1:
-                y = y.narrow(axis, edge * f, size * f)
+        for axis, (size, f) in enumerate(zip(sizes, self.factors, strict=True)):
+            if self.wrapped[axis]:
+                y = y.narrow(2 + axis, edge * f, size * f)
         return y
 
     def extra_repr(self) -> str:
@@ -63,6 +69,8 @@ class Transposed(nn.Module):
         dilation: Distance of the taps.
         reach: Length of the dilated kernel less one.
         groups: Groups of channels.
+        output_padding: What the original adds at the end.
+        own_padding: Along which axes, or all, borders remain the original's.
     """
 
     def __init__(
@@ -72,27 +80,38 @@ class Transposed(nn.Module):
         dilation: tuple[int, ...],
         reach: tuple[int, ...],
         groups: int,
+        output_padding: tuple[int, ...] | None = None,
+        own_padding: Axes = False,
     ) -> None:
         super().__init__()
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.reach, self.groups = reach, groups
+        self.kept = per_axis(own_padding, len(stride))
+        beyond = output_padding or (0,) * len(stride)
+        ends = zip(padding, beyond, self.kept, strict=True)
+        self.ends = tuple((p, more) if kept else (0, 0) for p, more, kept in ends)
 
     def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         before = [math.ceil(reach / s) for reach, s in zip(self.reach, self.stride, strict=True)]
         after = [math.ceil(p / s) + 1 for p, s in zip(self.padding, self.stride, strict=True)]
-        widths: Widths = tuple(zip(before, after, strict=True))
+        pairs = zip(zip(before, after, strict=True), self.kept, strict=True)
+        widths: Widths = tuple((0, 0) if kept else pair for pair, kept in pairs)
+        cut, more = zip(*self.ends, strict=True)
         function = _TRANSPOSED[len(self.stride)]
         y = function(
             pad(x, widths, "circular"),
             weight,
             bias,
             self.stride,
+            padding=cut,
+            output_padding=more,
             groups=self.groups,
             dilation=self.dilation,
         )
         for axis, step in enumerate(self.stride):
-            start = before[axis] * step + self.padding[axis]
-            y = y.narrow(2 + axis, start, x.shape[2 + axis] * step)
+            if not self.kept[axis]:
+                start = before[axis] * step + self.padding[axis]
+                y = y.narrow(2 + axis, start, x.shape[2 + axis] * step)
         return y
 
     def extra_repr(self) -> str:
@@ -149,6 +168,37 @@ class Roll(nn.Module):
     def extra_repr(self) -> str:
         """Show the arguments."""
         return f"shifts={self.shifts}, dims={self.dims}"
+
+
+class PadAndRoll(nn.Module):
+    """Pad a map as the original did along some axes, and shift it along those that wrap.
+
+    Args:
+        shifts: By how much to shift.
+        dims: The axes that wrap.
+        widths: What ``torch.nn.functional.pad`` takes; nothing along the axes that wrap.
+        mode: Its mode.
+        value: Its value.
+    """
+
+    def __init__(
+        self,
+        shifts: tuple[int, ...],
+        dims: tuple[int, ...],
+        widths: list[int],
+        mode: str,
+        value: float | None,
+    ) -> None:
+        super().__init__()
+        self.shifts, self.dims = shifts, dims
+        self.widths, self.mode, self.value = widths, mode, value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x.roll(self.shifts, self.dims), self.widths, self.mode, self.value)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"shifts={self.shifts}, dims={self.dims}, widths={self.widths}, mode={self.mode}"
 
 
 class FunctionalDropout(nn.Module):

@@ -1,13 +1,14 @@
 """Operations that read a window around each position: they pad circularly, sample at a phase.
 
 A window operation gives ``y[j] = f(x[s j + o - left], ..., x[s j + o - left + reach])`` at offset
-``o``. With ``own_padding=True`` it pads as the original did.
+``o``. Along axes of ``own_padding`` it pads as the original did.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from trueshift.layers.resample import PolyphaseDown
 from trueshift.optimize import fold_into
 from trueshift.windows import Slices, Widths, pad, phase_window
 
+Axes = bool | tuple[bool, ...]  # of all axes, or one per axis
 _MEAN = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 _POWER: dict[int, Any] = {1: F.lp_pool1d, 2: F.lp_pool2d, 3: F.lp_pool3d}
 
@@ -32,7 +34,7 @@ class Window(nn.Module):
         stride: Sampling factor of each axis.
         left: How far before a position the window begins, per axis; may be negative.
         reach: Length of the window less one, per axis.
-        own_padding: Pad as the original did, by ``border`` on both sides in ``mode``.
+        own_padding: Along which axes to pad as the original did: by ``border`` in ``mode``.
         border: The original padding of each axis.
         mode: The original padding mode.
         ceil: Whether the last window may reach beyond the padded map.
@@ -56,7 +58,7 @@ class Window(nn.Module):
         left: tuple[int, ...],
         reach: tuple[int, ...],
         *,
-        own_padding: bool = False,
+        own_padding: Axes = False,
         border: Widths | None = None,
         mode: str = "zeros",
         ceil: bool = False,
@@ -65,6 +67,9 @@ class Window(nn.Module):
         super().__init__()
         self.stride, self.left, self.reach = stride, left, reach
         self.own_padding, self.border, self.mode, self.ceil = own_padding, border, mode, ceil
+        self.kept = per_axis(own_padding, len(stride))
+        pairs = zip(border or ((0, 0),) * len(stride), self.kept, strict=True)
+        self.widths: Widths = tuple(pair if kept else (0, 0) for pair, kept in pairs)
         self.dense = dense
         self.down: PolyphaseDown | None = None
 
@@ -91,7 +96,7 @@ class Window(nn.Module):
         axes = tuple(range(2, x.ndim))
         mixed: Tensor | None = None
         for k, offset in enumerate(itertools.product(*map(range, self.stride))):
-            if self.own_padding:
+            if any(self.kept):
                 every = torch.full_like(phase[:, 0], k, dtype=torch.int64)
                 part = self._at(x, every, self.stride, tensors)
             else:
@@ -105,10 +110,13 @@ class Window(nn.Module):
     def _at(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
-        if self.own_padding:
+        if all(self.kept):
             return self._with_own_padding(x, phase, stride, tensors)
-        sizes = [size // step for size, step in zip(x.shape[2:], stride, strict=True)]
-        ahead = [min(left, 0) for left in self.left]
+        sizes = [
+            None if kept else size // step
+            for size, step, kept in zip(x.shape[2:], stride, self.kept, strict=True)
+        ]
+        ahead = [0 if kept else min(n, 0) for n, kept in zip(self.left, self.kept, strict=True)]
         if any(ahead):
             x = torch.roll(x, ahead, tuple(range(2, x.ndim)))
         befores = [max(left, 0) for left in self.left]
@@ -116,28 +124,42 @@ class Window(nn.Module):
             (before, max(reach - left, 0) if left > 0 else reach)
             for before, left, reach in zip(befores, self.left, self.reach, strict=True)
         )
+        if any(self.kept):
+            x = self._wrapped(x, widths, stride, phase)
+            return crop(self._with_own_padding(x, phase, stride, tensors), sizes)
         if isinstance(phase, int):
             window = phase_window(x, phase, stride, widths, "circular")
         else:
             window = cut(x, phase, stride, widths)
         return crop(self.apply_to(window, stride, tensors), sizes)
 
+    def _wrapped(
+        self, x: Tensor, widths: Widths, stride: tuple[int, ...], phase: int | Tensor
+    ) -> Tensor:
+        """Pad the axes that wrap, far enough for every phase."""
+        more = 0 if isinstance(phase, int) else 1
+        own = tuple(
+            (0, 0) if kept else (before, after + more * (step - 1))
+            for (before, after), step, kept in zip(widths, stride, self.kept, strict=True)
+        )
+        return pad(x, own, "circular")
+
     def _with_own_padding(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
         """Run with the original padding; the end is filled so that every phase has a window."""
-        for axis, left in enumerate(self.left, start=2):
-            if left < 0:  # a slice that begins later
+        for axis, (left, kept) in enumerate(zip(self.left, self.kept, strict=True), start=2):
+            if kept and left < 0:  # a slice that begins later
                 x = x.narrow(axis, -left, x.shape[axis] + left)
         extra = [self._beyond(size, axis) for axis, size in enumerate(x.shape[2:])]
-        border = self.border or ((0, 0),) * len(stride)
+        border = self.widths
         if self.fill == 0.0 and self.mode != "zeros":
             x = pad(x, border, self.mode)
             border = ((0, 0),) * len(stride)
-        more = 0 if isinstance(phase, int) else 1
+        more = [0 if isinstance(phase, int) or not kept else 1 for kept in self.kept]
         widths = [
-            (before, after + add + more * (step - 1))
-            for (before, after), add, step in zip(border, extra, stride, strict=True)
+            (before, after + add + n * (step - 1))
+            for (before, after), add, step, n in zip(border, extra, stride, more, strict=True)
         ]
         flat = [width for pair in reversed(widths) for width in pair]
         x = F.pad(x, flat, value=self.fill) if any(flat) else x
@@ -147,9 +169,9 @@ class Window(nn.Module):
 
     def _beyond(self, size: int, axis: int) -> int:
         """How far the last window of ``ceil_mode`` reaches beyond the padded map."""
-        if not self.ceil:
+        if not self.ceil or not self.kept[axis]:
             return 0
-        before, after = self.border[axis] if self.border else (0, 0)
+        before, after = self.widths[axis]
         step, length = self.stride[axis], size + before + after
         count = math.ceil((length - self.reach[axis] - 1) / step) + 1
         if (count - 1) * step >= size + before:
@@ -162,10 +184,15 @@ class Window(nn.Module):
         return f"{how}stride={self.stride}, left={self.left}, reach={self.reach}"
 
 
-def crop(x: Tensor, sizes: list[int]) -> Tensor:
-    """Drop what lies beyond ``sizes``."""
+def per_axis(own_padding: Axes, dim: int) -> tuple[bool, ...]:
+    """Return for each axis whether the original padding stays."""
+    return (own_padding,) * dim if isinstance(own_padding, bool) else own_padding
+
+
+def crop(x: Tensor, sizes: Sequence[int | None]) -> Tensor:
+    """Drop what lies beyond ``sizes``; ``None`` takes all."""
     for axis, size in enumerate(sizes, start=2):
-        if x.shape[axis] != size:
+        if size is not None and x.shape[axis] != size:
             x = x.narrow(axis, 0, size)
     return x
 
@@ -199,12 +226,11 @@ class Convolution(Window):
     def _with_own_padding(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
     ) -> Tensor:
-        border = self.border or ()
-        even = all(before == after for before, after in border)
-        if not isinstance(phase, int) or not even or self.mode != "zeros":
+        even = all(before == after for before, after in self.widths)
+        if not isinstance(phase, int) or not even or self.mode != "zeros" or not all(self.kept):
             return super()._with_own_padding(x, phase, stride, tensors)
         weight, bias = tensors  # torch's own padding makes no copy
-        widths = tuple(before for before, _ in border) or 0
+        widths = tuple(before for before, _ in self.widths)
         exact = not self.training
         return convolve(x, weight, bias, stride, widths, self.dilation, self.groups, exact=exact)
 
@@ -291,12 +317,11 @@ class Shrink(Window):
     margin = 3  # positions of the result that its kernels may reach
 
     def __init__(
-        self, stride: tuple[int, ...], *, resizing: dict[str, Any], own_padding: bool
+        self, stride: tuple[int, ...], *, resizing: dict[str, Any], own_padding: Axes
     ) -> None:
-        edge = tuple(0 if own_padding else self.margin * step for step in stride)
-        reach = tuple(
-            0 if own_padding else 2 * e + s - 1 for e, s in zip(edge, stride, strict=True)
-        )
+        kept = per_axis(own_padding, len(stride))
+        edge = tuple(0 if k else self.margin * s for k, s in zip(kept, stride, strict=True))
+        reach = tuple(0 if k else 2 * e + s - 1 for k, e, s in zip(kept, edge, stride, strict=True))
         super().__init__(stride, edge, reach, own_padding=own_padding)
         self.resizing = resizing
 
@@ -304,8 +329,9 @@ class Shrink(Window):
         sizes = [size // step for size, step in zip(window.shape[2:], stride, strict=True)]
         whole = [size * step for size, step in zip(sizes, stride, strict=True)]
         y = F.interpolate(crop(window, whole), size=sizes, **self.resizing)
-        if self.own_padding:
-            return y
-        edge = [0 if step == 1 else self.margin for step in stride]
+        edge = [
+            0 if step == 1 or kept else self.margin
+            for step, kept in zip(stride, self.kept, strict=True)
+        ]
         inner: Slices = (..., *(slice(e, n - e) for e, n in zip(edge, sizes, strict=True)))
         return y[inner]

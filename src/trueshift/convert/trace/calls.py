@@ -177,7 +177,10 @@ def _read_module(module: nn.Module) -> tuple[str, dict[str, Any], tuple[str, ...
     if isinstance(module, nn.PixelUnshuffle):
         return "pixel_unshuffle", {"factor": module.downscale_factor}, ()
     if re.fullmatch("(zero|constant|reflection|replication|circular)pad[123]d", kind.lower()):
-        return "pad", {"pad": module.padding, "mode": kind[:-5].lower()}, ()
+        modes = {"zero": "constant", "reflection": "reflect", "replication": "replicate"}
+        mode = kind[:-5].lower()
+        how = {"mode": modes.get(mode, mode), "value": getattr(module, "value", None)}
+        return "pad", {"pad": module.padding, **how}, ()
     if isinstance(module, nn.LayerNorm):
         names = ["normalized_shape", "weight"]
         return "layer_norm", _attributes(module, names), ()

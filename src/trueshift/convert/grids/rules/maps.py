@@ -70,8 +70,13 @@ def check_channels(value: Value) -> None:
 def new_data(a: Analysis, call: Call, shape: tuple[int, ...]) -> Tensor:
     """Return a tensor of the result's shape; the original's own where its padding is kept."""
     value: Value = call.params["input"]
-    result: Tensor = a.execute(call) if a.own_padding else value.data.new_zeros(shape)
-    return result
+    if a.own_padding is False:
+        return value.data.new_zeros(shape)
+    result: Tensor = a.execute(call)
+    if a.own_padding is True:
+        return result
+    axes = zip(a.keeps(value), result.shape[2:], shape[2:], strict=True)  # type: ignore[arg-type]
+    return result.new_zeros(*shape[:2], *(own if kept else size for kept, own, size in axes))
 
 
 def enter_origin(a: Analysis, call: Call, value: Value) -> None:
@@ -87,6 +92,11 @@ def enter_origin(a: Analysis, call: Call, value: Value) -> None:
 
 def add_origin(a: Analysis, call: Call, spaces: tuple[Space, ...], note: str) -> int:
     """Choose an origin of a map before an operation; return its number."""
+    if not isinstance(a.own_padding, bool):
+        raise Refused(
+            "it distinguishes positions, and only some axes wrap.",
+            "Use global pooling, or pass padding='circular' or 'seam'.",
+        )
     index = len(a.origins)
     a.actions[call.node] = Action("origin", spaces=spaces, origin=index, note=note)
     a.origins.append(call.node)

@@ -51,13 +51,15 @@ def interpolate(a: Analysis, call: Call) -> Any:
             if (options["align_corners"] and max(factors) > 1)
             else ""
         )
-        grow = None if a.own_padding else part(Grow, factors=factors, resizing=options)
+        kept = a.keeps(value)
+        grown = part(Grow, factors=factors, resizing=options, own_padding=kept)
+        grow = None if kept is True else grown
         return _up(a, call, value, spaces, factors, grow, (), value.data.shape[1], note)
     if all(n % w == 0 for w, n in zip(wanted, sizes, strict=True)):
         stride = tuple(n // w for w, n in zip(wanted, sizes, strict=True))
         if options["align_corners"]:
             raise Refused("it shrinks with align_corners=True.", "Use align_corners=False.")
-        shrink = part(Shrink, stride=stride, resizing=options, own_padding=a.own_padding)
+        shrink = part(Shrink, stride=stride, resizing=options, own_padding=a.keeps(value))
         return window(a, call, value, shrink, value.data.shape[1])
     raise Refused(
         f"it resizes {tuple(sizes)} to {tuple(wanted)}, not by a whole factor.",
@@ -131,8 +133,15 @@ def transposed(a: Analysis, call: Call) -> Any:
     kernel = weight.data.shape[2:]
     reach = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
     padding = per_axis(call.get("padding", 0), dim)
-    geometry = {"stride": stride, "padding": padding, "dilation": dilation, "reach": reach}
-    new = None if a.own_padding else part(Transposed, groups=groups, **geometry)
+    geometry: dict[str, Any] = {
+        "stride": stride,
+        "padding": padding,
+        "dilation": dilation,
+        "reach": reach,
+    }
+    kept, beyond = a.keeps(value), per_axis(call.get("output_padding", 0), dim)
+    geometry |= {"output_padding": beyond, "own_padding": kept}
+    new = None if kept is True else part(Transposed, groups=groups, **geometry)
     tensors = (call.raw["weight"], call.raw.get("bias"))
     return _up(a, call, value, spaces, stride, new, tensors, weight.data.shape[1] * groups)
 

@@ -11,7 +11,7 @@ from trueshift.convert.grids.rules.maps import layout
 from trueshift.convert.grids.rules.strides import window
 from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, values_in
 from trueshift.convert.parts.part import part
-from trueshift.convert.parts.ups import Roll
+from trueshift.convert.parts.ups import PadAndRoll, Roll
 from trueshift.convert.parts.windows import Every
 from trueshift.convert.trace.calls import Call
 
@@ -25,12 +25,25 @@ def padding(a: Analysis, call: Call) -> Any:
     pairs = {value.data.ndim - 1 - i: tuple(flat[2 * i : 2 * i + 2]) for i in range(len(flat) // 2)}
     padded = [axis for axis, pair in pairs.items() if any(pair)]
     spatial = [axis for axis in padded if isinstance(value.kinds[axis], Space)]
-    if not spatial or a.own_padding:
+    wrapping = [axis for axis in spatial if not _kept(a, value, axis)]
+    if not wrapping:
         return Value(a.execute(call), value.kinds)
     if len(spatial) != len(padded):
         raise Refused("it pads space and channels at once.", "Pad them one after the other.")
-    _shifted(a, call, tuple(pairs[axis][0] for axis in spatial), tuple(spatial))
-    return value
+    shifts = tuple(pairs[axis][0] for axis in wrapping)
+    if len(wrapping) == len(spatial):
+        _shifted(a, call, shifts, tuple(wrapping))
+        return value
+    own = [0 if axis in wrapping else width for axis, pair in pairs.items() for width in pair]
+    how = {"mode": call.get("mode", "constant"), "value": call.get("value")}
+    new = part(PadAndRoll, shifts=shifts, dims=tuple(wrapping), widths=own, **how)
+    a.actions[call.node] = Action("replace", new, note="becomes a shift where the map wraps")
+    return Value(new.build()(value.data), value.kinds)
+
+
+def _kept(a: Analysis, value: Value, axis: int) -> bool:
+    kept = a.keeps(value)
+    return kept if isinstance(kept, bool) else kept[axis - 2]
 
 
 def _shifted(a: Analysis, call: Call, shifts: tuple[int, ...], axes: tuple[int, ...]) -> None:
@@ -97,14 +110,17 @@ def _cut_space(
         if not whole:
             raise Refused("it takes a part of space only.", "Take every n-th of the whole map.")
         reach = (0,) * len(stride)
-        new = part(Every, stride=stride, left=left, reach=reach, own_padding=a.own_padding)
+        new = part(Every, stride=stride, left=left, reach=reach, own_padding=a.keeps(value))
         return window(a, call, value, new, value.data.shape[1])
     sizes = [value.data.shape[axis] for axis in ranges]
     if any(
         2 * (stop - start) <= n for (start, stop, _), n in zip(ranges.values(), sizes, strict=True)
     ):
         raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
-    if not a.own_padding:
+    kept = {_kept(a, value, axis) for axis in ranges}
+    if len(kept) > 1:
+        raise Refused("it crops axes that wrap and others at once.", "Crop one after the other.")
+    if kept == {False}:
         _shifted(a, call, tuple(-start for start, _, _ in ranges.values()), tuple(ranges))
         return value
     return Value(a.execute(call), value.kinds)

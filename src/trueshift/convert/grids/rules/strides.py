@@ -59,7 +59,7 @@ def convolution(a: Analysis, call: Call) -> Any:
         reach=reach,
         dilation=dilation,
         groups=int(call.get("groups", 1)),
-        own_padding=a.own_padding,
+        own_padding=a.keeps(value),
         border=tuple(zip(left, right, strict=True)),
         mode=_MODES.get(mode, mode),
     )
@@ -140,7 +140,7 @@ def pooling(a: Analysis, call: Call) -> Any:
         "left": padding,
         "reach": reach,
         "kernel": kernel,
-        "own_padding": a.own_padding,
+        "own_padding": a.keeps(value),
         "border": tuple((p, p) for p in padding),
         "ceil": bool(call.get("ceil_mode", False)),
     }
@@ -195,7 +195,7 @@ def unshuffle(a: Analysis, call: Call) -> Any:
         stride=(factor, factor),
         left=(0, 0),
         reach=(factor - 1, factor - 1),
-        own_padding=a.own_padding,
+        own_padding=a.keeps(value),
     )
     return window(a, call, value, new, value.data.shape[1] * factor**2)
 
