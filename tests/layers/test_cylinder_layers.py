@@ -142,7 +142,17 @@ def test_a_size_along_a_wrapping_axis_must_divide(down, modes):
         lambda m: ts.Sampling("lps", selector_padding=m),
         lambda m: ts.PolyphaseDown(None, padding_mode=m)(image(4, 8, 8), torch.zeros(2).long()),
     ],
-    ids="LPD APS LPU Blur AdaptiveBlur ConvSelector Sampling of_selectors PolyphaseDown".split(),
+    ids=[
+        "LPD",
+        "APS",
+        "LPU",
+        "Blur",
+        "AdaptiveBlur",
+        "ConvSelector",
+        "Sampling",
+        "of_selectors",
+        "PolyphaseDown",
+    ],
 )
 @pytest.mark.parametrize(
     ("modes", "message"),
