@@ -18,7 +18,7 @@ EXAMPLES = [
     FOLDER / f"{name}.py" for name in ("simple_classifier", "simple_unet", "convert_pretrained")
 ]
 # These train, and return scores.
-TRAINED = {"classification_finetune", "segmentation", "signals_1d", "video_flicker"}
+TRAINED = {"classification_finetune", "panorama", "segmentation", "signals_1d", "video_flicker"}
 
 
 def test_every_example_is_tested_here():
@@ -163,6 +163,20 @@ def test_masks_of_lps_move_with_the_picture(capsys):
     assert not plain.bitwise_equal
     assert min(plain.mean_iou, lps.mean_iou) > 0.5  # background only would give 0.4
     assert "mASCC" in capsys.readouterr().out
+
+
+def test_panoramas_may_be_turned_by_any_angle(capsys, tmp_path):
+    path = tmp_path / "panorama.png"
+    sizes = {"num_images": 30, "num_test": 4, "epochs": 3, "every": 9}
+    scores = main_of("panorama")(**sizes, path=path)
+    plain, lps = scores["stride, zeros"], scores["LPS, cylinder"]
+    assert lps.exact_turns == 1
+    assert lps.changed == 0
+    assert plain.exact_turns == 0
+    assert plain.changed > 0
+    assert min(plain.mean_iou, lps.mean_iou) > 0.5  # background only would give 0.4
+    assert "exact turns (of 15)" in capsys.readouterr().out
+    assert Image.open(path).size[0] > 800
 
 
 def test_mean_iou_of_a_mask_that_is_known():

@@ -53,11 +53,10 @@ def image(*shape):
 def num_different(model, x, axis=-1, shifts=None):
     """Count the shifts along an axis that change the labels or do not shift the map."""
     shifts = list(range(x.shape[axis]) if shifts is None else shifts)
-    with torch.inference_mode():
-        whole = model(x)
-        moved = model(torch.cat([x.roll(d, axis) for d in shifts]))
+    with torch.inference_mode():  # one batch: how a linear layer rounds may depend on its length
+        whole, *moved = model(torch.cat([x.roll(d, axis) for d in (0, *shifts)])).split(1)
     expected = [whole.roll(d, axis) if whole.ndim > 2 else whole for d in shifts]
-    return sum(not torch.equal(y[None], wanted) for y, wanted in zip(moved, expected, strict=True))
+    return sum(not torch.equal(y, wanted) for y, wanted in zip(moved, expected, strict=True))
 
 
 @pytest.mark.parametrize("modes", CYLINDERS, ids=str)
@@ -103,9 +102,8 @@ def test_unets_of_one_to_three_axes(modes, size, axis):
         assert num_different(model, x, -3) == 0
 
 
-@pytest.mark.parametrize("name", ["resnet, imagenet", "unet"])
-def test_plain_strides_take_the_same_sizes(name):
-    build, size, multiple = NETWORKS[name]
+def test_plain_strides_take_the_same_sizes():
+    build, size, multiple = NETWORKS["resnet, imagenet"]
     torch.manual_seed(0)
     model = trained(build(ts.Sampling("stride", padding_mode=("zeros", "circular"))))
     assert num_different(model, image(3, *size), shifts=(multiple[1],)) == 0
