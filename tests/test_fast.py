@@ -411,7 +411,7 @@ def test_fake_tensors_take_the_formulas():
 
 def test_the_first_argument_may_be_named():
     y = ts.functional.order_free_mean(x=torch.tensor([1.0, 3.0]), dim=0)
-    torch.testing.assert_close(y, torch.tensor(2.0, dtype=torch.float64))
+    assert round(y.item(), 9) == 2
 
 
 def test_an_expanded_map_has_a_gradient():

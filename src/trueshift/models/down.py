@@ -60,7 +60,7 @@ def conv_and_sample(
         stride: Sampling factor.
         select_from: See :class:`Sampling`.
         source: The map that ``x`` was computed from, if a branch that starts there follows the
-            phase: it breaks ties, as it may differ where ``x`` repeats itself.
+            phase: it breaks ties, as it may differ where ``x`` repeats itself. ``None``: ``x``.
     """
     if down is None:
         return F.relu(norm(conv(x)), inplace=True), first_phase(x, stride)
