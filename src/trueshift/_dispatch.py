@@ -99,7 +99,7 @@ def traced() -> bool:
         return True
     if torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0:
         return True
-    fake = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+    fake = torch._C._TorchDispatchModeKey.FAKE
     return torch._C._get_dispatch_mode(fake) is not None
 
 
