@@ -252,3 +252,21 @@ def test_files_that_are_something_else(tmp_path):
         (tmp_path / name).write_bytes(b"something else")
         with pytest.raises(ValueError, match=name):
             load_network(str(tmp_path / name))
+
+
+def test_a_cylinder_is_audited_where_it_wraps(factories, tmp_path, capsys):
+    assert call("my_nets:ready", "--output", "out", *FAST, "--wraps", "vertical") == 0
+    assert "vertically only, where the network wraps" in capsys.readouterr().out
+    (tmp_path / "my_round_net.py").write_text(
+        "from torch import nn\n"
+        "def build():\n"
+        "    pool = nn.AdaptiveAvgPool2d(1), nn.Flatten()\n"
+        "    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), *pool)\n"
+    )
+    report = tmp_path / "report.html"
+    words = ("my_round_net:build", *FAST, "--convert", "aps", "--padding", "keep,circular")
+    assert call(*words, "--html", report) == 0
+    out = capsys.readouterr().out
+    assert out.count("horizontally only") == 2  # both networks are shifted alike
+    assert "converted (aps, keep,circular) is exactly shift-invariant here" in out
+    assert "horizontally only" in report.read_text()
