@@ -17,7 +17,6 @@ Letters, used in every docstring and shape comment of the package:
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -36,13 +35,13 @@ from trueshift._validate import (
 from trueshift.exact import channel_softmax, convolve, order_free_mean
 from trueshift.windows import (
     Phase,
-    Slices,
     component_slices,
     component_view,
     is_soft,
     kernel_reach,
     pad,
     phase_window,
+    tap_slices,
     unravel,
 )
 
@@ -372,17 +371,12 @@ def mix_neighbours(
     Returns:
         ``(B, C, h, w)``.
     """
-    dim, sizes = len(stride), filters.shape[2:]
     weights = filters.unflatten(1, (groups, 1, -1)).unbind(3)  # each (B, G, 1, h, w)
     x = padded.unflatten(1, (groups, -1))  # (B, G, C / G, H, W)
-    ends = [(n - 1) * step + 1 for n, step in zip(sizes, stride, strict=True)]
-    total: Tensor | None = None
-    for corner, tap in zip(itertools.product(range(size), repeat=dim), weights, strict=True):
-        spans = zip(corner, ends, stride, strict=True)
-        near: Slices = (..., *(slice(start, start + end, step) for start, end, step in spans))
-        total = x[near] * tap if total is None else torch.addcmul(total, x[near], tap)
-    if total is None:
-        raise ValueError(f"mix_neighbours: size must be at least 1, got {size}.")
+    first, *reads = tap_slices(filters.shape[2:], size, stride)
+    total = x[first] * weights[0]
+    for read, weight in zip(reads, weights[1:], strict=True):
+        total = torch.addcmul(total, x[read], weight)
     return total.flatten(1, 2)
 
 

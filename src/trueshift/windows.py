@@ -167,6 +167,21 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> list[Slices]
     ]
 
 
+def tap_slices(sizes: Sequence[int], size: int, stride: tuple[int, ...]) -> list[Slices]:
+    """Return, for every tap of a kernel, the slices that it reads of a padded map.
+
+    Args:
+        sizes: Spatial sizes of the result.
+        size: Taps per axis.
+        stride: Distance of the pixels that the kernel is applied to.
+    """
+    ends = [(n - 1) * step + 1 for n, step in zip(sizes, stride, strict=True)]
+    return [
+        (..., *(slice(i, i + end, s) for i, end, s in zip(corner, ends, stride, strict=True)))
+        for corner in itertools.product(range(size), repeat=len(stride))
+    ]
+
+
 def unravel(phase: Tensor, stride: Sequence[int | Tensor]) -> list[Tensor]:
     """Split the row-major index ``phase`` into one offset per axis."""
     offsets: list[Tensor] = []

@@ -41,6 +41,7 @@ from trueshift.windows import (
     pad,
     phase_offsets,
     phase_window,
+    tap_slices,
     window_slices,
 )
 
@@ -95,7 +96,7 @@ def blur_down_padded(
 def _computes_kept_only(
     x: Tensor, weight: Tensor, norm: Any, groups: int, phase: Phase, *_: Any, exact: bool = False
 ) -> bool:
-    return exact or isinstance(phase, int)
+    return isinstance(phase, int) or (exact and not is_soft(phase))
 
 
 @fast(adaptive_blur_down, when=_computes_kept_only)
@@ -112,16 +113,12 @@ def adaptive_blur_kept(
 ) -> Tensor:
     """Filter only the positions that are kept; at test time, predict only their filters."""
     size, reach = weight.shape[-1], kernel_reach(weight)
-    if exact and not is_soft(phase):
+    if exact or not isinstance(phase, int):
         window = phase_window(x, phase, stride, reach, mode)
         filters = predict_filters(window, weight, norm, stride, exact=exact)
         return mix_neighbours(window, filters, groups, size, stride)
     padded = pad(x, reach, mode)
     filters = predict_filters(padded, weight, norm, exact=exact)
-    if not isinstance(phase, int):
-        return keep_phase(
-            mix_neighbours(padded, filters, groups, size, (1,) * len(stride)), phase, stride
-        )
     offsets = phase_offsets(stride)[phase]
     start: Slices = (..., *(slice(o, None) for o in offsets))
     window = padded[start]
@@ -185,14 +182,9 @@ def add_taps_in_place(
     """Add one tap after the other into the same map."""
     weights = filters.unflatten(1, (groups, 1, -1)).unbind(3)  # each (B, G, 1, h, w)
     x = padded.unflatten(1, (groups, -1))  # (B, G, C / G, H, W)
-    ends = [(n - 1) * step + 1 for n, step in zip(filters.shape[2:], stride, strict=True)]
-    corners = phase_offsets((size,) * len(stride))
-    reads = [
-        (..., *(slice(i, i + end, s) for i, end, s in zip(corner, ends, stride, strict=True)))
-        for corner in corners
-    ]
-    total = x[reads[0]] * weights[0]
-    for read, weight in zip(reads[1:], weights[1:], strict=True):
+    first, *reads = tap_slices(filters.shape[2:], size, stride)
+    total = x[first] * weights[0]
+    for read, weight in zip(reads, weights[1:], strict=True):
         total.addcmul_(x[read], weight)
     return total.flatten(1, 2)
 
@@ -207,7 +199,7 @@ def _wraps_fully(
     *_: Any,
     **__: Any,
 ) -> bool:
-    if mode != "circular" or x.device.type != "cpu" or x.numel() == 0:
+    if mode != "circular":
         return False
     centred = all(n % 2 == 1 for n in weight.shape[2:])  # else full wraps move the centre
     return centred and any(d > n for d, n in zip(dilation, x.shape[2:], strict=True))
