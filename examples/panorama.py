@@ -106,14 +106,14 @@ def save_figure(nets: dict[str, nn.Module], image: Tensor, path: Path) -> None:
     figure, axes = plt.subplots(1 + len(nets), 2, figsize=(11, 1.6 * (1 + len(nets))))
     panels = [("panorama", image), ("turned by 45 degrees", turn((image,), WIDTH // 8)[0])]
     for axis, (title, picture) in zip(axes[0], panels, strict=True):
-        axis.imshow((picture.permute(1, 2, 0) * 0.25 + 0.5).clamp(0, 1))
+        axis.imshow((picture.permute(1, 2, 0) * 0.25 + 0.5).clamp(0, 1).numpy())
         axis.set_title(title)
     for row, (name, net) in zip(axes[1:], nets.items(), strict=True):
         mask = net(image[None]).argmax(1)[0]
         (back,) = turn((net(*turn((image[None],), 1)).argmax(1)[0],), -1)
-        row[0].imshow(mask, vmin=0, vmax=1)
+        row[0].imshow(mask.numpy(), vmin=0, vmax=1)
         row[0].set_title(f"{name}: mask")
-        row[1].imshow(mask != back, vmin=0, vmax=1)
+        row[1].imshow((mask != back).numpy(), vmin=0, vmax=1)
         row[1].set_title(f"{name}: changed by a turn of one pixel")
     for axis in axes.flat:
         axis.axis("off")

@@ -176,7 +176,8 @@ def test_panoramas_may_be_turned_by_any_angle(capsys, tmp_path):
     assert plain.changed > 0
     assert min(plain.mean_iou, lps.mean_iou) > 0.5  # background only would give 0.4
     assert "exact turns (of 15)" in capsys.readouterr().out
-    assert Image.open(path).size[0] > 800
+    with Image.open(path) as figure:
+        assert figure.size[0] > 800
 
 
 def test_mean_iou_of_a_mask_that_is_known():
