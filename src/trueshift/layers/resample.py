@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor, nn
 
 from trueshift._validate import (
@@ -138,9 +140,23 @@ class PolyphaseDown(nn.Module):
                 "PolyphaseDown: built with selector=None, so it follows another branch. Pass"
                 " phase=..., the second result of the other branch's layer with return_phase=True."
             )
+        if not isinstance(self.padding_mode, str):  # a map that repeats across an end does not
+            tie_breaker = functools.partial(self._placed, x if tie_breaker is None else tie_breaker)
         further = () if tie_breaker is None else (tie_breaker,)
         phase: Tensor = self.selector.choose(x, strides, *further)  # type: ignore[operator]
         return phase
+
+    def _placed(self, tie_breaker: TieBreaker) -> Tensor:
+        """Return a tie-breaker with the coordinates of the axes that do not wrap as channels."""
+        x = tie_breaker if isinstance(tie_breaker, Tensor) else tie_breaker()
+        first = x.ndim - len(self.padding_mode)  # images may have further axes before these
+        parts = [x]
+        for axis, mode in enumerate(self.padding_mode, start=first):
+            if mode != "circular":
+                place = torch.arange(x.shape[axis], device=x.device, dtype=x.dtype)
+                place = place.view(-1, *[1] * (x.ndim - 1 - axis))
+                parts.append(place.expand(x.shape[0], 1, *x.shape[2:]))
+        return torch.cat(parts, 1)
 
     def extra_repr(self) -> str:
         """Show the arguments."""

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 from trueshift._validate import check_positive
 
 
-def extend(x: Tensor, multiple: int, value: float = 0.0, dim: int = 2) -> Tensor:
+def extend(x: Tensor, multiple: int | tuple[int, ...], value: float = 0.0, dim: int = 2) -> Tensor:
     """Extend maps at the end of every spatial axis to the next multiple.
 
     Args:
         x: Maps ``(..., *spatial)``.
-        multiple: What every size is to be a multiple of.
+        multiple: What every size is to be a multiple of, or one number per axis.
         value: What the new pixels hold; in a normalised image 0 is the mean colour.
         dim: Number of spatial axes.
 
@@ -27,12 +27,17 @@ def extend(x: Tensor, multiple: int, value: float = 0.0, dim: int = 2) -> Tensor
         >>> extend(torch.ones(1, 5, 8), 4).shape
         torch.Size([1, 8, 8])
     """
-    check_positive("extend", multiple=multiple)
-    widths = [width for size in reversed(x.shape[-dim:]) for width in (0, -size % multiple)]
+    steps = (multiple,) * dim if isinstance(multiple, int) else multiple
+    for step in steps:
+        check_positive("extend", multiple=step)
+    pairs = reversed(list(zip(x.shape[-dim:], steps, strict=True)))
+    widths = [width for size, step in pairs for width in (0, -size % step)]
     return F.pad(x, widths, value=value) if any(widths) else x
 
 
-def segment(model: nn.Module, images: Tensor, *, multiple: int | None = None) -> Tensor:
+def segment(
+    model: nn.Module, images: Tensor, *, multiple: int | tuple[int, ...] | None = None
+) -> Tensor:
     """Return a segmenter's logits for images of any size, as large as the images.
 
     Standard setting (``padding_mode="zeros"``): networks take every size, as is usual, and nothing
@@ -70,7 +75,9 @@ def segment(model: nn.Module, images: Tensor, *, multiple: int | None = None) ->
     return logits
 
 
-def predict_mask(model: nn.Module, images: Tensor, *, multiple: int | None = None) -> Tensor:
+def predict_mask(
+    model: nn.Module, images: Tensor, *, multiple: int | tuple[int, ...] | None = None
+) -> Tensor:
     """Return the most likely label of every pixel; arguments as for :func:`segment`.
 
     Returns:
@@ -80,9 +87,9 @@ def predict_mask(model: nn.Module, images: Tensor, *, multiple: int | None = Non
         return segment(model, images, multiple=multiple).argmax(1)
 
 
-def _required_multiple(model: nn.Module) -> int:
+def _required_multiple(model: nn.Module) -> int | tuple[int, ...]:
     found: Any = getattr(model, "required_multiple", None)
-    if not isinstance(found, int):
+    if not isinstance(found, int | tuple):
         raise TypeError(
             f"segment: {type(model).__name__} does not say what its sizes must be multiples of."
             " Pass multiple."
