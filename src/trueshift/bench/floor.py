@@ -20,7 +20,11 @@ class Slice(nn.Module):
         self.stride = stride
 
     def forward(
-        self, x: Tensor, phase: Tensor | None = None, return_phase: bool = False
+        self,
+        x: Tensor,
+        phase: Tensor | None = None,
+        return_phase: bool = False,
+        tie_breaker: object = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         steps = stride_per_axis("Slice", self.stride, x.ndim - 2)
         first: Slices = (..., *(slice(None, None, step) for step in steps))
