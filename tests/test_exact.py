@@ -7,7 +7,9 @@ from helpers import all_shifts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trueshift import exact
 from trueshift.functional import order_free_mean
+from trueshift.layers.conv import same_conv
 
 pytestmark = pytest.mark.usefixtures("both_ways")
 
@@ -131,3 +133,19 @@ class TestOrderFreeMean:
             for order in itertools.permutations(terms)
         }
         assert len(means) == 1
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+def test_one_tap_is_dilated_only_at_test_time_on_a_cpu(training, monkeypatch):
+    seen, conv = [], exact.CONVOLUTIONS[2]
+
+    def record(x, weight, bias, stride, padding, dilation, groups):
+        seen.append(dilation)
+        return conv(x, weight, bias, stride, padding, dilation, groups)
+
+    monkeypatch.setitem(exact.CONVOLUTIONS, 2, record)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    layer = same_conv(3, 4, 1, "circular").train(training)
+    layer(torch.randn(2, 3, 4, 4))
+    layer.to("meta")(torch.empty(2, 3, 4, 4, device="meta"))
+    assert seen == ([(1, 1), (1, 1)] if training else [2, (1, 1)])
