@@ -54,6 +54,12 @@ def formula(plain: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
+def definition(formula: Callable[P, R]) -> Callable[P, R]:
+    """Return a formula itself, for a kernel that runs it on parts; those inside still dispatch."""
+    plain: Callable[P, R] = formula.__wrapped__  # type: ignore[attr-defined]
+    return plain
+
+
 def fast(
     formula: Callable[P, R], *, when: Callable[..., bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:

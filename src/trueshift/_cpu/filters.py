@@ -20,7 +20,7 @@ from trueshift._cpu.conditions import (
 )
 from trueshift._cpu.sampling import mix_windows
 from trueshift._cpu.scores import weight_gradient
-from trueshift._dispatch import fast
+from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last, convolve
 from trueshift.functional import (
@@ -58,8 +58,7 @@ def blur_down_twice(
     """Mix the windows of large images and filter once, a few images at a time."""
 
     def kept(part: Tensor, phase: Tensor) -> Tensor:
-        window = phase_window(part, phase, stride, kernel_reach(kernel), mode)
-        return convolve(window, kernel.to(x.dtype), stride=stride, groups=x.shape[1])
+        return definition(blur_down)(part, kernel, phase, stride, mode)
 
     if x.shape[0] == 1:  # may be a chunk already
         return kept(x, phase)  # type: ignore[arg-type]

@@ -15,11 +15,11 @@ from torch.autograd import Function
 
 from trueshift._cpu.chunks import by_chunks, by_chunks_twice
 from trueshift._cpu.conditions import differentiates, image_size
-from trueshift._dispatch import fast
+from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import channels_last, convolve
-from trueshift.functional import MAX_POOLS, blur_down, keep_phase, max_down, max_filter
-from trueshift.windows import Phase, is_soft, kernel_reach, pad, phase_window
+from trueshift.functional import MAX_POOLS, max_down, max_filter
+from trueshift.windows import Phase, is_soft, kernel_reach, phase_window
 
 
 def _is_faster_by_axis(x: Tensor, size: tuple[int, ...]) -> bool:
@@ -115,14 +115,9 @@ def _is_kept_for_backward(x: Tensor, kernel: Tensor | None, phase: Phase, mode: 
 @fast(max_down, when=_is_kept_for_backward)
 def peaks_twice(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> Tensor:
     """Compute the large intermediates again in the backward pass, a few images at a time."""
-    dim = x.ndim - 2
-    stride = (2,) * dim
 
     def kept(part: Tensor, phase: Phase = phase) -> Tensor:
-        peaks = max_filter(pad(part, ((0, 1),) * dim, mode), stride)
-        if kernel is None:
-            return keep_phase(peaks, phase, stride)
-        return blur_down(peaks, kernel, phase, stride, mode)
+        return definition(max_down)(part, kernel, phase, mode)
 
     maps = (x, phase) if isinstance(phase, Tensor) else (x,)
     return by_chunks_twice(kept, *maps, per_image=image_size(x))

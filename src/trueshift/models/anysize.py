@@ -88,10 +88,10 @@ def predict_mask(
 
 
 def _required_multiple(model: nn.Module) -> int | tuple[int, ...]:
-    found: Any = getattr(model, "required_multiple", None)
-    if not isinstance(found, int | tuple):
+    multiple: Any = getattr(model, "required_multiple", None)
+    if not isinstance(multiple, int | tuple):
         raise TypeError(
             f"segment: {type(model).__name__} does not say what its sizes must be multiples of."
             " Pass multiple."
         )
-    return found
+    return multiple
