@@ -111,7 +111,8 @@ def belongs(row: Row, results: Mapping[str, Any]) -> bool:
     """Whether a result is of the network, sampling and data of a row."""
     tested = results["row"]
     options = tested.get("network_options") or {}
-    have = {**tested["spec"], "data": tested.get("data"), "network": tested["network"]}
+    have = {**tested["spec"], "network": tested["network"]}
+    have |= {"data": tested.get("data"), "setting": tested.get("setting")}
     have["up"] = options.get("up") or ("linear" if have["method"] == "stride" else "polyphase")
     return all(have.get(name) == value for name, value in row.key.items())
 
@@ -122,7 +123,8 @@ def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
         fits = measured is not None and measured["batch_shape"] == _TABLE_4_BATCH
         return float(measured["mean_ms"]) if fits else None
     value = results["metrics"].get(metric)
-    return None if value is None else 100 * float(value)
+    factor = 1 if metric in TABLES[name].not_fractions else 100
+    return None if value is None else factor * float(value)
 
 
 def _counted(row: Row) -> Line:
