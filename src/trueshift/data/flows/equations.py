@@ -127,7 +127,7 @@ class NavierStokes(Equation):
         points: int = 64,
         dt: float = 0.04,
     ) -> None:
-        super().__init__([points] * 2, [2 * math.pi] * 2, dt, interval=5, warm_up=warm_up)
+        super().__init__([points] * 2, [2 * math.pi] * 2, dt, interval=2, warm_up=warm_up)
         self.viscosity, self.drag, self.growth, self.band = viscosity, drag, growth, band
 
     def linear(self) -> Tensor:
@@ -174,7 +174,7 @@ class Channel(Equation):
     ) -> None:
         across, along = points
         doubled = (2 * lengths[0], lengths[1])
-        super().__init__((2 * across, along), doubled, dt, interval=4, warm_up=0)
+        super().__init__((2 * across, along), doubled, dt, interval=4, warm_up=25)
         self.shape, self.periodic = points, (False, True)
         self.diffusion = diffusion
         place = (torch.arange(across, dtype=torch.float64)[:, None] + 0.5) / across
