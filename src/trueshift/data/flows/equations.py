@@ -66,7 +66,15 @@ class Equation(ABC):
         return field / field.square().mean().sqrt()
 
 
-class KuramotoSivashinsky(Equation):
+class SelfAdvection(Equation):
+    """A field on a line that carries itself along: ``-u u_x`` is its nonlinear part."""
+
+    def nonlinear(self, v: Tensor) -> Tensor:
+        square = self.to_modes(self.to_values(v).square())
+        return -0.5j * self.k[0] * square * self.unaliased
+
+
+class KuramotoSivashinsky(SelfAdvection):
     """``u_t = -u u_x - u_xx - u_xxxx``: flame fronts; chaotic, a Lyapunov time is about 11."""
 
     def __init__(self, length: float = 60.0, points: int = 128, dt: float = 0.125) -> None:
@@ -75,15 +83,11 @@ class KuramotoSivashinsky(Equation):
     def linear(self) -> Tensor:
         return self.squares - self.squares**2
 
-    def nonlinear(self, v: Tensor) -> Tensor:
-        square = self.to_modes(self.to_values(v).square())
-        return -0.5j * self.k[0] * square * self.unaliased
-
     def initial(self, source: Generator) -> Tensor:
         return self.random_field(source, 0.1, 1.0)
 
 
-class Burgers(Equation):
+class Burgers(SelfAdvection):
     """``u_t = -u u_x + viscosity u_xx``: waves that steepen to shocks, meet and decay."""
 
     def __init__(self, viscosity: float = 0.05, points: int = 128, dt: float = 0.01) -> None:
@@ -92,10 +96,6 @@ class Burgers(Equation):
 
     def linear(self) -> Tensor:
         return -self.viscosity * self.squares
-
-    def nonlinear(self, v: Tensor) -> Tensor:
-        square = self.to_modes(self.to_values(v).square())
-        return -0.5j * self.k[0] * square * self.unaliased
 
     def initial(self, source: Generator) -> Tensor:
         return self.random_field(source, 1.0, 4.0)
