@@ -69,11 +69,11 @@ def test_networks_of_the_newest_quickstart(tmp_path):
     with pytest.raises(FileNotFoundError, match="Run `trueshift quickstart` first"):
         command.newest_quickstart(tmp_path)
     for name in command.BUILT_IN:
-        path = tmp_path / "quickstart" / "0" / name / "network.safetensors"
+        path = tmp_path / f"quickstart/0/pictures/{name}_seed0/network.safetensors"
         path.parent.mkdir(parents=True)
         ts.save(network("aps"), path)
     files = command.newest_quickstart(tmp_path)
-    assert [path.split("/")[-2] for path in files] == ["baseline", "lps"]
+    assert [path.split("/")[-2] for path in files] == ["stride_seed0", "lps_seed0"]
 
 
 def test_wrong_usage(capsys):

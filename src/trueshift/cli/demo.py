@@ -13,14 +13,14 @@ from trueshift.cli.networks import NETWORK_HELP, load_network
 from trueshift.cli.options import add_images, read_images
 from trueshift.data import IMAGENET_MEAN, IMAGENET_STD, SHAPE_NAMES, Shapes
 
-BUILT_IN = ("baseline", "lps")
+BUILT_IN = {"stride": "plain stride", "lps": "LPS"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
         "Start a local page on which you drag an image and see what networks say of it. Without"
-        " networks: the baseline and LPS of the newest quickstart."
+        " networks: plain stride and LPS of the newest quickstart."
     )
     add = parser.add_argument
     add("networks", nargs="*", metavar="NETWORK", help=f"one or two: {NETWORK_HELP}")
@@ -60,7 +60,7 @@ def build(args: argparse.Namespace) -> Demo:
         raise ValueError(f"--weights: pass one file per network, got {len(weights)}.")
     loaded = [load_network(name, file) for name, file in zip(names, weights, strict=True)]
     default = (Shapes.mean, Shapes.std) if args.images is None else (IMAGENET_MEAN, IMAGENET_STD)
-    titles = args.networks or BUILT_IN
+    titles = args.networks or list(BUILT_IN.values())
     mean, std = args.mean, args.std
     shown = [
         Shown(title, one.model, mean or one.mean or default[0], std or one.std or default[1])
@@ -73,8 +73,8 @@ def build(args: argparse.Namespace) -> Demo:
 
 
 def newest_quickstart(runs: Path) -> list[str]:
-    """Return the files of the baseline and of LPS of the newest finished quickstart."""
-    files = [f"{name}/network.safetensors" for name in BUILT_IN]
+    """Return the files of plain stride and of LPS of the newest finished quickstart."""
+    files = [f"pictures/{name}_seed0/network.safetensors" for name in BUILT_IN]
     folders = [p for p in (runs / "quickstart").glob("*") if all((p / f).is_file() for f in files)]
     if not folders:
         raise FileNotFoundError(

@@ -14,7 +14,7 @@ from trueshift import __version__
 from trueshift.memory import keep_memory
 
 COMMANDS = {
-    "quickstart": "train six small networks on built-in data and compare them",
+    "quickstart": "see in minutes what shifts do to networks, on built-in data",
     "fit": "train a network from a recipe",
     "validate": "validate a checkpoint",
     "test": "test a checkpoint: accuracy and consistency",
