@@ -21,7 +21,7 @@ COMMANDS = {
     "sweep": "train and test recipes with several seeds",
     "predict": "predict labels or masks",
     "audit": "see how much a network changes when images move",
-    "demo": "drag an image in the browser, see two networks answer",
+    "demo": "drag an image in the browser, see networks answer",
     "figure": "draw masks, components and filters of checkpoints",
     "norms": "see whether learned selectors choose",
     "table": "put results next to the paper's",
