@@ -9,8 +9,8 @@ import torch
 import trueshift as ts
 from trueshift.cli import demo as command
 from trueshift.cli.demo_server import Demo, Shown, serve
-from trueshift.cli.images import read_images
 from trueshift.cli.main import main
+from trueshift.cli.options import read_images
 from trueshift.data import make_shapes
 
 

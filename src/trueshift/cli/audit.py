@@ -17,11 +17,17 @@ from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
 from trueshift.audit.shifting import DISTANCES
-from trueshift.cli.conversion import CYLINDERS, add_conversion, check_conversion, converted
-from trueshift.cli.images import add_images, per_channel
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.options import (
+    CYLINDERS,
+    add_conversion,
+    add_images,
+    check_conversion,
+    converted,
+    per_channel,
+)
 from trueshift.cli.progress import Progress
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
 from trueshift.report.words import difference_rows
 

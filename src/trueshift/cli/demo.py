@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 
 from trueshift.cli.demo_server import Demo, Shown, serve
-from trueshift.cli.images import add_images, read_images
 from trueshift.cli.networks import NETWORK_HELP, load_network
-from trueshift.data import SHAPE_NAMES, Shapes
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.cli.options import add_images, read_images
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD, SHAPE_NAMES, Shapes
 
 BUILT_IN = ("baseline", "lps")
 

@@ -14,7 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 import torch
 from torch import Tensor, nn
 
-from trueshift.report.demo import render_demo
+from trueshift.report.html import template
+from trueshift.report.images import data_uri
 from trueshift.shifts import circular_shift
 
 TOP = 3
@@ -56,7 +57,15 @@ class Demo:
 
     def page(self) -> str:
         """Return the page."""
-        return render_demo([shown.name for shown in self.networks], self.images)
+        height, width = self.images.shape[2:]
+        return str(
+            template("demo.html.j2").render(
+                names=[shown.name for shown in self.networks],
+                images=[data_uri(image) for image in self.images],
+                height=height,
+                width=width,
+            )
+        )
 
     def predict(self, image: int, dy: int, dx: int) -> list[dict[str, Any]]:
         """Return the label, the best few classes and their probabilities, for every network."""

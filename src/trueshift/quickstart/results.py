@@ -16,8 +16,8 @@ from trueshift.audit import audit
 from trueshift.data import SHAPE_NAMES, Shapes, make_shapes
 from trueshift.quickstart.rows import TITLES
 from trueshift.quickstart.run import NETWORK_FILE
+from trueshift.report.figures import Curve, Prediction, curves_picture, shifts_picture
 from trueshift.report.html import write_html
-from trueshift.report.pictures import Curve, Prediction, curves_picture, shifts_picture
 from trueshift.report.tables import markdown_table
 from trueshift.shifts import circular_shift
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from trueshift.audit.results import AuditResult, Example
 from trueshift.report.images import CHANGED, colour_mask, data_uri, tile
-from trueshift.report.numbers import percent
-from trueshift.report.words import shift_text
+from trueshift.report.words import percent, shift_text
 from trueshift.shifts import circular_shift, common_region, standard_shift
 
 _STEPS = 5  # shifts of the masks that move

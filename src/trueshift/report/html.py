@@ -15,11 +15,13 @@ from trueshift._files import check_parent
 from trueshift.audit.results import AuditResult, Measurement
 from trueshift.report.examples import example_data, mask_rows, worst_cards
 from trueshift.report.images import data_uri, heat_picture, signed_picture
-from trueshift.report.numbers import number, percent
-from trueshift.report.selection import selection_rows, selection_verdict
 from trueshift.report.words import (
     break_text,
     difference_rows,
+    number,
+    percent,
+    selection_rows,
+    selection_verdict,
     shift_text,
     summary_lines,
     summary_rows,

@@ -28,7 +28,7 @@ class Row:
     antialias: str
     network: str
     key: Mapping[str, Any]
-    recipe: str | None
+    recipe: str | None = None
     numbers: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
 
 

@@ -18,7 +18,7 @@ from trueshift import models
 from trueshift._validate import check_choice
 from trueshift.bench.parameters import count_parameters
 from trueshift.layers.spec import Sampling
-from trueshift.training.averaging import MovingAverage
+from trueshift.training.callbacks import MovingAverage
 from trueshift.training.optim import RATE_RULES, RateRule, parameter_groups, rate_factor
 from trueshift.training.randomness import StepSeeds
 from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules

@@ -1,24 +1,17 @@
-"""The paper's qualitative figure: masks of two segmenters on images and on shifted images."""
+"""Masks of a segmenter before and after a shift, in the same frame."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import Tensor, nn
 
 from trueshift._validate import check_choice
 from trueshift.models.anysize import extend, predict_mask
-from trueshift.report.images import colour_mask
-from trueshift.report.pictures import picture_grid, save_figure
 from trueshift.shifts import circular_shift, common_region, standard_shift
 
 KINDS = ("circular", "standard")
-_MARK = torch.tensor([255, 0, 60], dtype=torch.uint8)
 
 
 class Masks(NamedTuple):
@@ -86,54 +79,6 @@ def shown_region(image: Tensor, shift: tuple[int, int], kind: str) -> Tensor:
 def common_multiple(*models: nn.Module) -> int:
     """Return the smallest multiple that all networks take."""
     return math.lcm(*(int(getattr(model, "required_multiple", 1)) for model in models))
-
-
-def qualitative_figure(
-    images: Sequence[Tensor],
-    masks: Mapping[str, Sequence[Masks]],
-    path: str | os.PathLike[str],
-) -> Path:
-    """Draw images and, for each network, its masks before and after a shift (paper appendix).
-
-    A column for each image; a row of inputs, then two rows for each network. Masks of shifted
-    images are moved back; where the label is another one than before, every second pixel is red.
-
-    Args:
-        images: uint8 ``(3, h, w)``, of the size of their masks.
-        masks: Network to its masks, one for each image.
-        path: Picture to write; it is returned.
-    """
-    wanted = [tuple(image.shape[1:]) for image in images]
-    for name, pairs in masks.items():
-        sizes = [tuple(pair.still.shape) for pair in pairs]
-        if sizes != wanted:
-            raise ValueError(
-                f"qualitative_figure: the masks of {name!r} must have the sizes of the images"
-                f" {wanted}, got {sizes}."
-            )
-    figure, axes = picture_grid(1 + 2 * len(masks), len(images), 1.5)
-    axes[0][0].set_ylabel("input", fontsize=8)
-    for panel, image in zip(axes[0], images, strict=True):
-        panel.imshow(image.permute(1, 2, 0).numpy())
-    for row, (name, pairs) in zip(range(1, 1 + 2 * len(masks), 2), masks.items(), strict=True):
-        axes[row][0].set_ylabel(f"{name}\non input", fontsize=8)
-        axes[row + 1][0].set_ylabel(f"{name}\non shifted", fontsize=8)
-        for column, pair in enumerate(pairs):
-            axes[row][column].imshow(_picture(pair.still).numpy())
-            marked = _picture(pair.moved)
-            marked[pair.changed.cpu() & _chequered(*pair.changed.shape)] = _MARK
-            axes[row + 1][column].imshow(marked.numpy())
-            share = float(pair.changed.double().mean())
-            axes[row + 1][column].set_xlabel(f"{share:.1%} changed", fontsize=7)
-    return save_figure(figure, path)
-
-
-def _picture(mask: Tensor) -> Tensor:
-    return colour_mask(mask.long().cpu()).permute(1, 2, 0).clone()  # (H, W, 3)
-
-
-def _chequered(height: int, width: int) -> Tensor:
-    return (torch.arange(height)[:, None] + torch.arange(width)) % 2 == 0
 
 
 def _window(image: Tensor, shift: tuple[int, int]) -> tuple[int, int]:
