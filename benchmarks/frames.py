@@ -4,8 +4,8 @@
 
 ``PHOTOS`` holds one folder per class, named by its index, with photos of 320 pixels. A frame has 32
 pixels more than the windows that the network sees, and starts at random in a range of 32 pixels
-around the centre of the photo. Windows of a photo with the same pixels have the same output, so each
-is run once, by onnxruntime; outputs are kept in ``DIR``, and a run goes on where it was interrupted.
+around the centre of the photo. Windows of a photo with the same pixels have the same output, so
+each is run once, by onnxruntime; outputs are kept in ``DIR``, and a run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -131,7 +131,9 @@ def load_scene(path: Path, network: Network) -> Tensor:
 def draw_frames(rng: np.random.Generator) -> dict[str, list[Place]]:
     """Draw the places of frames; the frames of a group are compared with each other."""
     start = rng.integers(1, ROOM, 2)
-    groups = {"neighbours": [start + np.array(by) for by in itertools.product((0, 1, -1), repeat=2)]}
+    groups = {
+        "neighbours": [start + np.array(by) for by in itertools.product((0, 1, -1), repeat=2)]
+    }
     for d in MOVES[:-1]:
         signs = [rng.choice([s for s in (-1, 1) if 0 <= at + s * d <= ROOM]) for at in start]
         groups[f"move{d}"] = [start, start + d * np.array(signs)]
@@ -188,7 +190,9 @@ def measure(
     results = {}
     for name, windows in seen.items():
         labels = {place: scene.label(places) for place, places in windows.items()}
-        counted = [labels[p] for group, places in groups.items() if group != "neighbours" for p in places]
+        counted = [
+            labels[p] for group, places in groups.items() if group != "neighbours" for p in places
+        ]
         row = {"top1": float(np.mean([one == label for one in counted]))}
         for group, places in groups.items():
             if group == "neighbours":

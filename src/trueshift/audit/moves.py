@@ -123,4 +123,8 @@ class MoveTally:
 def difference(a: Move, b: Move, what: str = "image_shares") -> Estimate | None:
     """Estimate by how much ``b`` exceeds ``a`` on the same pictures; None if not measured."""
     mine, theirs = getattr(a, what), getattr(b, what)
-    return None if mine is None or theirs is None else bootstrap(torch.tensor(theirs) - torch.tensor(mine))
+    return (
+        None
+        if mine is None or theirs is None
+        else bootstrap(torch.tensor(theirs) - torch.tensor(mine))
+    )

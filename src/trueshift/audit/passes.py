@@ -195,15 +195,15 @@ class Passes:
         still, moved = windows[..., :2].chunk(2)
         return (moved == still + still.new_tensor(shift)).flatten(1).all(1)
 
-    def _windows(
-        self, shift_set: ShiftSet, images: Tensor, *shifts: Offsets
-    ) -> Tensor | None:
+    def _windows(self, shift_set: ShiftSet, images: Tensor, *shifts: Offsets) -> Tensor | None:
         """Return top, left, height and width of the windows of an anchored classifier."""
         if not isinstance(self.network.model, Anchored) or self.task != "classification":
             return None
         frames = torch.cat([shift_set.see(images, shift) for shift in shifts])
         corners = self.network.model.corners(frames)  # (B * shifts, K, 2)
-        return torch.cat([corners, corners.new_tensor(self.network.model.window).expand_as(corners)], 2)
+        return torch.cat(
+            [corners, corners.new_tensor(self.network.model.window).expand_as(corners)], 2
+        )
 
     def _example(self, index: int, measured: Measurement) -> Example:
         images, labels = self.source.batch([index])

@@ -146,7 +146,9 @@ def _check(args: argparse.Namespace) -> None:
     check_conversion(args)
     args.wraps = args.wraps or CYLINDERS.get(args.padding)  # for both networks
     if sum(map(bool, (args.convert, args.against, args.anchor))) > 1:
-        raise ValueError("--convert, --against and --anchor each name the second network: pass one.")
+        raise ValueError(
+            "--convert, --against and --anchor each name the second network: pass one."
+        )
     if args.anchor and args.kind != "standard":
         raise ValueError("--anchor is for frames that move: pass --kind standard.")
     if args.against_weights and not args.against:
