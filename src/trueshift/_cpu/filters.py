@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn import functional as F
 
-from trueshift._cpu.chunks import by_chunks_twice
 from trueshift._cpu.conditions import (
     LIMITS,
+    by_chunks,
     differentiates,
     full_precision,
     image_size,
@@ -62,7 +62,7 @@ def blur_down_twice(
 
     if x.shape[0] == 1:  # may be a chunk already
         return kept(x, phase)  # type: ignore[arg-type]
-    return by_chunks_twice(kept, x, phase, per_image=image_size(x))  # type: ignore[arg-type]
+    return by_chunks(kept, x, phase, per_image=image_size(x), twice=True)  # type: ignore[arg-type]
 
 
 def _is_slow_at_a_phase(x: Tensor, kernel: Tensor, phase: Phase, *_: Any) -> bool:
