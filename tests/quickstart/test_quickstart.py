@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_run_is_kept_and_is_a_recipe(folder, tmp_path):
-    assert len(runs(Budget(seeds=3))) == 3 * len(SCENES["pictures"]) + len(SCENES["flow"])
+    assert len(runs(Budget(seeds=3))) == 3 * sum(map(len, SCENES.values()))
     for run in runs(Budget(seeds=1)):
         kept = {path.name for path in run.folder(folder).iterdir()}
         assert kept == {"config.yaml", "results.json", "network.safetensors", "checkpoints"}
