@@ -61,6 +61,7 @@ def test_tables_have_all_rows():
     assert counts == {
         "cifar10": 16,
         "cifar10-fast": 14,
+        "flows": 34,
         "imagenet-circular": 9,
         "imagenet-standard": 9,
         "params": 5,
