@@ -151,7 +151,7 @@ class Anchored(nn.Module):
             move along one axis or several, as long as no stronger point enters the frame. Frames
             without any point, constant ones, have none.
         """
-        score, slack = self._scores(frames), []
+        score, slack = self._scores(frames), list[Tensor]()
         axes = self._lines(frames.shape[2:])
         for position, value, _ in peaks(score, self.anchors):
             lower = residues(axes, position, value)
