@@ -19,7 +19,7 @@ from trueshift import exact, functional, ties, windows
 from trueshift._cpu.conditions import LIMITS, limits
 from trueshift._dispatch import KERNELS
 
-SMALL = {"chunk": 8, "window": 0, "fill": 0, "mix_last": 0, "mix_windows": 0}
+SMALL = {"chunk": 8, "window": 0, "fill": 0, "mix_last": 0}
 LARGE = dict.fromkeys(SMALL, 2**40)
 SIDES = {"small": SMALL, "as is": {}, "large": LARGE}
 SIZES = {1: (12,), 2: (8, 12), 3: (4, 6, 4)}
@@ -99,8 +99,6 @@ CASES = {
     "mix_components": lambda m: ((m.map(), m.soft, m.stride), {}),
     "place_hard": lambda m: ((m.small(), m.hard, m.stride), {}),
     "spread_components": lambda m: ((m.small(), m.soft, m.stride), {}),
-    "blur_down_twice": lambda m: ((m.map(), m.tri(4), m.soft, m.stride, "circular"), {}),
-    "blur_then_down": lambda m: ((m.map(), m.tri(), m.soft, m.stride, "circular"), {}),
     "blur_down_padded": lambda m: ((m.map(), m.tri(4), 0, m.stride, "zeros"), {}),
     "fill_between": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "circular"), {}),
     "transposed_blur_up": lambda m: ((m.small(), m.tri(), m.soft, m.stride, "zeros"), {}),
@@ -110,24 +108,8 @@ CASES = {
         {"exact": True},
     ),
     "sum_rows": lambda m: ((m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim), {}),
-    "add_taps_in_place": lambda m: (
-        (m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim),
-        {},
-    ),
     "convolve_without_full_wraps": lambda m: (
         (m.map(), m.weight(3, 4), m.vector(3), "circular", (1,) * m.dim, (29,) * m.dim),
-        {},
-    ),
-    "convolve_images": lambda m: (
-        (
-            m.map(learns=False),
-            m.weight(5, 4),
-            m.vector(5),
-            m.soft,
-            m.stride,
-            "circular",
-            (1,) * m.dim,
-        ),
         {},
     ),
     "max_by_axis": lambda m: ((m.map(), (3,) * m.dim), {}),
@@ -158,7 +140,6 @@ VARIANTS = {
         (m.map(), m.theta, m.stride, "circular"),
         {"exact": True},
     ),
-    "blur_then_down, hard": lambda m: ((m.map(), m.tri(2), m.hard, m.stride, "circular"), {}),
     "fill_between, zeros": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "zeros"), {}),
     "transposed_blur_up, even": lambda m: ((m.small(), m.tri(2), m.soft, m.stride, "circular"), {}),
     "blur_up_in_chunks, soft": lambda m: (
@@ -175,13 +156,11 @@ VARIANTS = {
 FORMULA_OF = {kernel.run.__name__: name for name, kernels in KERNELS.items() for kernel in kernels}
 KERNEL = {kernel.run.__name__: kernel for kernels in KERNELS.values() for kernel in kernels}
 # Which kernels run only while gradients are recorded, or only while they are not.
-TRAINING = {"trained_logits", "convolve_images", "peaks_twice", "transposed_blur_up"}
-TRAINING |= {"blur_then_down, hard", "peaks_twice, hard", "mix_phase_windows, hard"}
+TRAINING = {"trained_logits", "peaks_twice", "transposed_blur_up", "mix_phase_windows, hard"}
 INFERENCE = {"choose_by_rounded_sums", "choose_by_rounded_norms", "argmax_where_tied"}
-INFERENCE |= {"sum_rows", "add_taps_in_place", "pool_windows", "copy_windows", "copy_components"}
-INFERENCE |= {"fill_between"}
+INFERENCE |= {"sum_rows", "pool_windows", "copy_windows", "copy_components", "fill_between"}
 # What a kernel does not take: (only default format, only channels-last, only float32).
-DEFAULT_ONLY, LAST_ONLY = {"blur_down_twice", "transposed_blur_up"}, {"sum_rows"}
+DEFAULT_ONLY, LAST_ONLY = {"transposed_blur_up"}, {"sum_rows"}
 FLOAT32_ONLY = {"sum_rows", "transposed_blur_up"}
 
 

@@ -69,9 +69,7 @@ class Spread(Function):
     """Add a map to every read of zeros, with weights ``(B, P)``: the adjoint of :class:`Mix`."""
 
     @staticmethod
-    def forward(
-        y: Tensor, phase: Tensor, reads: Sequence[Slices], sizes: Sequence[int]
-    ) -> Tensor:
+    def forward(y: Tensor, phase: Tensor, reads: Sequence[Slices], sizes: Sequence[int]) -> Tensor:
         x = empty_map(y, sizes).zero_()
         for read, weight in zip(reads, _broadcast(phase, y.ndim), strict=True):
             x[read].addcmul_(y, weight)

@@ -24,8 +24,6 @@ class Limits:
         window: From this size of an image on, its window is copied instead of gathered.
         fill: From this size of an image on, up-sampling fills the gaps between values itself.
         mix_last: From this size of an image on, channels-last images are mixed one by one.
-        mix_windows: From this size of an image on, windows are mixed before a filter runs.
-        stem_channels: Up to this many channels, a convolution counts as one that reads images.
         close: Scores closer than this share of the sum of their terms' absolute values are computed
             again with exact sums; torch's float32 sums, which add parts of parts, err less.
     """
@@ -34,8 +32,6 @@ class Limits:
     window: int = 2**12
     fill: int = 2**13
     mix_last: int = 2**17
-    mix_windows: int = 2**18
-    stem_channels: int = 4
     close: float = 2.0**-16
 
 

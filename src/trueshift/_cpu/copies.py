@@ -22,7 +22,6 @@ from trueshift._validate import Mode
 from trueshift.functional import keep_phase, place_phase
 from trueshift.windows import Phase, Slices, Widths, component_slices, is_soft, pad, read_at
 
-
 _component_slices = functools.cache(component_slices)
 
 

@@ -59,14 +59,10 @@ def mix_phase_windows(
 ) -> Tensor:
     """Mix as :func:`mix_components` does; hard windows too, as the backward of a gather is slow."""
     weights = phase if is_soft(phase) else F.one_hot(phase, math.prod(stride))
-    return mix_windows(pad(x, widths, mode), weights.to(x.dtype), stride)
-
-
-def mix_windows(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
-    """Sum the windows of ``x`` that begin at every offset of ``stride``, weighted ``(B, P)``."""
-    if _mixes_by_convolution(x):
-        return _mix_by_convolution(x, phase, stride, (1,) * len(stride))
-    mixed: Tensor = Mix.apply(x, phase, window_slices(x.shape[2:], stride))
+    padded, weights = pad(x, widths, mode), weights.to(x.dtype)
+    if _mixes_by_convolution(padded):
+        return _mix_by_convolution(padded, weights, stride, (1,) * len(stride))
+    mixed: Tensor = Mix.apply(padded, weights, window_slices(padded.shape[2:], stride))
     return mixed
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -219,24 +219,16 @@ def _convolve_components(
 
 def _of_weight(x: Tensor, above: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
     total, dim = torch.zeros_like(weight), len(stride)
+    none, one = [0] * dim, [1] * dim
     for part, over in chunks(x, above, per_image=_per_image(x, weight)):
         components = component_view(part, stride).flatten(0, dim)
         components = pad(components, ((1, 1),) * dim, "circular")
         over = component_view(over, stride).flatten(0, dim)
-        total = total + weight_gradient(over, components, weight)
+        _, gradient, _ = torch.ops.aten.convolution_backward(
+            over, components, weight, None, one, none, one, False, none, 1, [False, True, False]
+        )  # the values of the weight are not read
+        total = total + gradient
     return total
-
-
-def weight_gradient(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, ...] | None = None, groups: int = 1
-) -> Tensor:
-    """Return the gradient of a convolution's weight; the values of the weight are not read."""
-    dim = x.ndim - 2
-    none, one = [0] * dim, [1] * dim
-    _, gradient, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, stride or one, none, one, False, none, groups, [False, True, False]
-    )
-    return cast(Tensor, gradient)
 
 
 def _is_power_sum(x: Tensor, p: float, stride: Any, tie_breaker: Any, **_: bool) -> bool:

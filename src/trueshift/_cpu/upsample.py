@@ -16,7 +16,14 @@ from torch import Tensor
 from torch.autograd import Function
 
 from trueshift._cpu.adjoints import inner_products
-from trueshift._cpu.conditions import LIMITS, by_chunks, chunks, empty_map, full_precision, image_size
+from trueshift._cpu.conditions import (
+    LIMITS,
+    by_chunks,
+    chunks,
+    empty_map,
+    full_precision,
+    image_size,
+)
 from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last

@@ -44,7 +44,9 @@ def expand(verb: str, words: list[str]) -> Asked:
     if resume is not None:
         checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
     if checkpoint is not None:
-        words = [*_configuration(checkpoint), *words]
+        # However it was trained, it is tested in float32, unless later words say otherwise.
+        precision = [] if verb == "fit" else ["--trainer.precision", "32-true"]
+        words = [*_configuration(checkpoint), *precision, *words]
     return Asked(words, _find_folder(words, root), report)
 
 

@@ -90,12 +90,11 @@ class PolyphaseDown(nn.Module):
             phase = known = self._choose(x, strides, tie_breaker)
         if known is not None and hasattr(self.antialias, "down"):
             y = self.antialias.down(x, known, strides)  # type: ignore[union-attr, operator]
-            return (y, phase) if return_phase else y
-        if self.antialias is not None:
-            x = self.antialias(x)
-        if known is None:
-            phase = known = self._choose(x, strides, tie_breaker)
-        y = keep_phase(x, known, strides)
+        else:
+            x = x if self.antialias is None else self.antialias(x)
+            if known is None:
+                phase = known = self._choose(x, strides, tie_breaker)
+            y = keep_phase(x, known, strides)
         return (y, phase) if return_phase else y  # type: ignore[return-value]
 
     def choose(self, x: Tensor, tie_breaker: TieBreaker | None = None) -> Tensor:

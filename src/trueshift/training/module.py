@@ -22,7 +22,14 @@ from trueshift.training.calibration import calibrate
 from trueshift.training.callbacks import MovingAverage
 from trueshift.training.optim import RATE_RULES, Muon, RateRule, parameter_groups, rate_factor
 from trueshift.training.randomness import StepSeeds
-from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules
+from trueshift.training.tau import (
+    TAU_RULES,
+    SelectionLog,
+    TauRule,
+    TauSchedule,
+    selectors,
+    set_rules,
+)
 from trueshift.training.timing import BatchTimes
 
 NumPairs = int | Literal["all"]
@@ -142,7 +149,7 @@ class NetworkModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         if self.trainer.state.fn != TrainerFn.FITTING:
             return []
-        callbacks: list[Callback] = [StepSeeds()]
+        callbacks: list[Callback] = [StepSeeds(), SelectionLog()]
         if self.tau_schedule is not None:
             callbacks.append(TauSchedule(self.tau_schedule))
         if self.hparams["ema"] is not None:
