@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueshift._files import check_parent
 from trueshift.anchor import anchor
-from trueshift.audit.folder import FolderImages
+from trueshift.audit.images import FolderImages
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
