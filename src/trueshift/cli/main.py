@@ -14,14 +14,14 @@ from trueshift import __version__
 from trueshift.memory import keep_memory
 
 COMMANDS = {
-    "quickstart": "train six small networks on built-in data and compare them",
+    "quickstart": "see in minutes what shifts do to networks, on built-in data",
     "fit": "train a network from a recipe",
     "validate": "validate a checkpoint",
     "test": "test a checkpoint: accuracy and consistency",
     "sweep": "train and test recipes with several seeds",
     "predict": "predict labels or masks",
     "audit": "see how much a network changes when images move",
-    "demo": "drag an image in the browser, see two networks answer",
+    "demo": "drag an image in the browser, see networks answer",
     "figure": "draw masks, components and filters of checkpoints",
     "norms": "see whether learned selectors choose",
     "table": "put results next to the paper's",

@@ -20,7 +20,7 @@ from trueshift.report.paper import FILTERS, Row, Table
 FILE_NAME = "results.json"
 FORMATS = ("markdown", "latex", "json")
 NO_RESULT = "no result"
-_SETTING = ("data", "network", "padding_mode")  # what all rows of a table share
+_SETTING = ("data", "setting", "network", "padding_mode")  # what all rows of a table share
 _TABLE_4_BATCH = [32, 3, 224, 224]
 
 
@@ -121,7 +121,8 @@ def belongs(row: Row, results: Mapping[str, Any]) -> bool:
 def _tested(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row's key may name of a result."""
     tested = results["row"]
-    have = {**tested["spec"], "data": tested.get("data"), "network": tested["network"]}
+    have = {**tested["spec"], "network": tested["network"]}
+    have |= {"data": tested.get("data"), "setting": tested.get("setting")}
     up = (tested.get("network_options") or {}).get("up")
     return {**have, "up": up or _usual_up(have["method"])}
 
@@ -167,7 +168,8 @@ def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
         fits = measured is not None and measured["batch_shape"] == _TABLE_4_BATCH
         return float(measured["mean_ms"]) if fits else None
     value = results["metrics"].get(metric)
-    return None if value is None else 100 * float(value)
+    factor = 1 if metric in TABLES[name].not_fractions else 100
+    return None if value is None else factor * float(value)
 
 
 def _counted(row: Row) -> Line:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from trueshift.audit.moves import Estimate, Move, difference
 from trueshift.audit.results import BREAKS, AuditResult, Measurement
 from trueshift.audit.selection import LayerSelection, Outcome, Selection
 
@@ -114,6 +115,7 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
         rows.append((f"Largest output change{kind}", _change(m.largest_change, m)))
         rows.append((f"Median output change{kind}", _change(m.median_change, m)))
         rows.append((f"Outputs with the same bits{kind}", percent(m.bitwise_share)))
+        rows += move_rows(m)
     first, most = result.first_break, result.largest_increase
     if result.layers:
         rows.append(("Breaks first at", "nowhere" if first is None else first.name))
@@ -124,6 +126,49 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
         rows.append(("Smallest selector margin", f"{number(closest.smallest)} at {closest.name}"))
         rows.append(("Exact ties", str(ties)))
     return rows
+
+
+def move_rows(m: Measurement) -> list[tuple[str, str]]:
+    """Return what frames say that were moved by exactly so many pixels, as (name, value)."""
+    rows = [] if m.neighbours is None else [("Same label in all nine frames", _move(m.neighbours))]
+    rows += [(f"Moved by {move.distance} px along both axes", _move(move)) for move in m.moves]
+    return rows
+
+
+def difference_rows(first: AuditResult, second: AuditResult) -> list[tuple[str, str]]:
+    """Return by how much the second network is better on the same pictures, as (name, value)."""
+    rows = []
+    for a, b in zip(first.measurements, second.measurements, strict=True):
+        pairs = {f"moved by {move.distance} px": (move, other) for move, other in _paired(a, b)}
+        if a.neighbours is not None and b.neighbours is not None:
+            pairs = {"all nine frames": (a.neighbours, b.neighbours), **pairs}
+        for name, (mine, theirs) in pairs.items():
+            for what, word in (("image_shares", "unchanged"), ("image_accuracies", "accuracy")):
+                points = difference(mine, theirs, what)
+                if points is not None:
+                    rows.append((f"{name[0].upper()}{name[1:]}, {word}", _points(points)))
+    return rows
+
+
+def _paired(a: Measurement, b: Measurement) -> list[tuple[Move, Move]]:
+    others = {move.distance: move for move in b.moves}
+    return [(move, others[move.distance]) for move in a.moves if move.distance in others]
+
+
+def _points(difference: Estimate) -> str:
+    mean, low, high = (100 * v for v in (difference.mean, difference.low, difference.high))
+    return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+
+
+def _move(move: Move) -> str:
+    c = move.consistency
+    words = [f"{percent(c.mean)} unchanged ({percent(c.low)} to {percent(c.high)})"]
+    words.append(f"same bits {percent(move.bitwise_share)}")
+    if move.agreement is not None:
+        words.append(f"same windows {percent(move.agreement)}")
+    if move.accuracy is not None:
+        words.append(f"accuracy {percent(move.accuracy.mean)}")
+    return ", ".join(words)
 
 
 def summary_lines(result: AuditResult) -> list[str]:

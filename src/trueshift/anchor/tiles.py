@@ -1,68 +1,69 @@
 """Maps: every pixel of the frame takes its value from one tile of a grid that the content fixes.
 
-Tiles lie on the lattice of :mod:`trueshift.anchor.places`, far apart instead of near the centre:
-as far as half a window, so that each gives its middle part only. Pixels that no such tile reaches,
-less than one spacing from the border, come from tiles at the border of the frame.
+Tiles lie on a lattice that moves with the content, up to half a window apart, so that each gives
+its middle part only. Pixels that no such tile reaches, less than one step from the border, come
+from tiles at the border of the frame.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift.anchor.places import Places, grid, spread
+from trueshift.anchor.places import Line, grid, spread
 
 LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
-def tiling(frame: tuple[int, ...], window: tuple[int, ...], modulus: tuple[int, ...]) -> Places:
-    """Return the places of the anchored tiles: a multiple of ``modulus`` apart, half a window."""
-    if any(m > w for m, w in zip(modulus, window, strict=True)):
+def tiling(axes: Sequence[Line]) -> tuple[Line, ...]:
+    """Return the places of tiles: a multiple of the modulus apart, at most half a window."""
+    if any(a.modulus > a.window for a in axes):
+        window, modulus = tuple(a.window for a in axes), tuple(a.modulus for a in axes)
         raise ValueError(
             f"anchor: tiles of {window} that are {modulus} apart leave gaps. Pass a modulus of at"
             " most the window."
         )
-    Places(frame, window, modulus, (1,) * len(frame))  # raises if there is no room
-    room = [f - w + 1 for f, w in zip(frame, window, strict=True)]
-    spacing = tuple(
-        max(m, min(r, w // 2) // m * m) for r, w, m in zip(room, window, modulus, strict=True)
-    )
-    counts = tuple(r // s for r, s in zip(room, spacing, strict=True))
-    return Places(frame, window, spacing, counts)
+    return tuple(_lattice(axis, axis.frame - axis.window + 1) for axis in axes)
 
 
-def tiles(places: Places, residues: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+def _lattice(axis: Line, room: int) -> Line:
+    m = axis.modulus
+    step = max(m, min(room, axis.window // 2) // m * m)
+    return Line(axis.frame, axis.window, step, room // step)
+
+
+def tiles(axes: Sequence[Line], residues: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Lay out the tiles of each frame.
 
     Args:
-        places: From :func:`tiling`.
+        axes: From :func:`tiling`.
         residues: Of the strongest points, ``(B, dim)``.
 
     Returns:
         Corners of the tiles ``(B, K, dim)``; the tile of every pixel ``(B, *spatial)``; and where
         in its tile a pixel lies, along each axis ``(B, size)``.
     """
-    lines, owners, inside = [], [], []
-    for axis, (frame, window) in enumerate(zip(places.frame, places.window, strict=True)):
-        anchored = places.along(axis, residues)  # (B, n)
-        ends = anchored.new_tensor([0, frame - window]).expand(len(anchored), 2)
-        line = torch.cat([ends[:, :1], anchored, ends[:, 1:]], 1)  # (B, 1 + n + 1)
-        pixel = torch.arange(frame, device=residues.device)
-        spacing, count = places.spacing[axis], places.counts[axis]
-        first, last = anchored[:, :1], anchored[:, -1:]
-        # Neighbouring tiles meet halfway: each owns the `spacing` pixels in its middle.
-        owner = (pixel - first - (window - spacing) // 2).div(spacing, rounding_mode="floor")
-        owner = owner.clamp(0, count - 1) + 1
-        owner = torch.where(pixel < first, 0, owner)
-        owner = torch.where(pixel >= last + window, count + 1, owner)
-        lines.append(line)
+    starts, owners, inside = [], [], []
+    for axis, residue in zip(axes, residues.unbind(1), strict=True):
+        anchored = axis.corners(residue)  # (B, n)
+        ends = anchored.new_tensor([0, axis.frame - axis.window]).expand(len(anchored), 2)
+        start = torch.cat([ends[:, :1], anchored, ends[:, 1:]], 1)  # (B, 1 + n + 1)
+        pixel = torch.arange(axis.frame, device=residue.device)
+        # Neighbouring tiles meet halfway: each owns `modulus` pixels in its middle.
+        halfway = pixel - anchored[:, :1] - (axis.window - axis.modulus) // 2
+        owner = halfway.div(axis.modulus, rounding_mode="floor").clamp(0, axis.count - 1) + 1
+        owner = torch.where(pixel < anchored[:, :1], 0, owner)
+        owner = torch.where(pixel >= anchored[:, -1:] + axis.window, axis.count + 1, owner)
+        starts.append(start)
         owners.append(owner)
-        inside.append(pixel - line.gather(1, owner))
-    index = torch.zeros_like(owners[0][:, :1]).view(-1, *[1] * len(lines))
-    for line, owner in zip(lines, spread(owners), strict=True):
-        index = index * line.shape[1] + owner
-    return grid(lines), index, inside
+        inside.append(pixel - start.gather(1, owner))
+    index = torch.zeros_like(owners[0][:, :1]).view(-1, *[1] * len(axes))
+    for start, owner in zip(starts, spread(owners), strict=True):
+        index = index * start.shape[1] + owner
+    return grid(starts), index, inside
 
 
 def put_back(

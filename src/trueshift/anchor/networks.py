@@ -10,19 +10,24 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 
-class _Function(nn.Module):
+class Function(nn.Module):
     """A callable that is no module."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
         self.function = function
 
-    def forward(self, windows: Tensor) -> Any:
-        return self.function(windows)
+    def forward(self, x: Tensor) -> Any:
+        return self.function(x)
 
 
-class _Session(nn.Module):
-    """A session of onnxruntime with one input."""
+class Session(nn.Module):
+    """A session of onnxruntime with one input, on the CPU.
+
+    Shape:
+        Whatever the file takes. A file for a fixed batch is called as often as needed. One output
+        is returned as a tensor, several as a dict by name.
+    """
 
     def __init__(self, session: Any) -> None:
         super().__init__()
@@ -33,16 +38,24 @@ class _Session(nn.Module):
                 f"anchor: the session must have one input, got {len(inputs)}: {names}. Pass a"
                 " function of one tensor that calls it."
             )
-        self.session, self.input = session, inputs[0]
-        self.outputs = [one.name for one in session.get_outputs()]
+        self.session, self.input_name = session, inputs[0].name
+        self.input_shape = tuple(inputs[0].shape)
+        self.output_names = [one.name for one in session.get_outputs()]
 
-    def forward(self, windows: Tensor) -> Tensor | dict[str, Tensor]:
-        pixels = windows.detach().cpu().contiguous().numpy()
-        values = self.session.run(None, {self.input.name: pixels})
-        tensors = [torch.from_numpy(value) for value in values]
-        if len(tensors) == 1:
-            return tensors[0]
-        return dict(zip(self.outputs, tensors, strict=True))
+    def forward(self, x: Tensor) -> Tensor | dict[str, Tensor]:
+        batch = self.input_shape[0] if isinstance(self.input_shape[0], int) else None
+        outputs: dict[str, Tensor] = in_batches(self._run, x, batch)
+        return outputs if len(outputs) > 1 else outputs[self.output_names[0]]
+
+    def _run(self, x: Tensor) -> dict[str, Tensor]:
+        pixels = x.detach().cpu().contiguous().numpy()
+        try:
+            values = self.session.run(None, {self.input_name: pixels})
+        except Exception as error:  # onnxruntime's errors share no other class
+            raise ValueError(
+                f"onnx: the network takes {self.input_shape}, got {tuple(x.shape)}: {error}"
+            ) from error
+        return dict(zip(self.output_names, map(torch.from_numpy, values), strict=True))
 
 
 def as_module(what: str, network: Any) -> nn.Module:
@@ -50,9 +63,9 @@ def as_module(what: str, network: Any) -> nn.Module:
     if isinstance(network, nn.Module):
         return network
     if hasattr(network, "get_inputs") and hasattr(network, "run"):
-        return _Session(network)
+        return Session(network)
     if callable(network):
-        return _Function(network)
+        return Function(network)
     raise TypeError(
         f"anchor: {what} must be a module, a function of one tensor or a session of onnxruntime,"
         f" got {type(network).__name__}."
@@ -61,8 +74,8 @@ def as_module(what: str, network: Any) -> nn.Module:
 
 def known_window(network: nn.Module) -> tuple[int, ...] | None:
     """Return the input size that a network states: timm, vision transformers, ONNX sessions."""
-    if isinstance(network, _Session):
-        size = network.input.shape[2:]
+    if isinstance(network, Session):
+        size = network.input_shape[2:]
     else:
         stated = getattr(network, "pretrained_cfg", None) or {}
         config = getattr(network, "config", None)
@@ -74,22 +87,16 @@ def known_window(network: nn.Module) -> tuple[int, ...] | None:
     return None
 
 
-def known_batch(network: nn.Module) -> int | None:
-    """Return the batch size that a session was exported for, if it is fixed."""
-    first = network.input.shape[0] if isinstance(network, _Session) else None
-    return first if isinstance(first, int) else None
+def in_batches(network: Callable[[Tensor], Any], x: Tensor, batch: int | None) -> Any:
+    """Run ``network`` on ``(N, C, *spatial)``, ``batch`` at a time.
 
-
-def call(network: nn.Module, windows: Tensor, batch: int | None) -> Any:
-    """Run ``network`` on windows ``(N, C, *window)``, ``batch`` of them at a time.
-
-    Every call has the same shape, so that rounding does not depend on how many frames there are:
-    the last one is filled up with copies of its first window.
+    Every call has the same shape, so that rounding does not depend on ``N``: the last one is filled
+    up with copies of its first row.
     """
-    if batch is None or len(windows) == 0:
-        return _checked(network(windows), len(windows))
+    if batch is None or len(x) == 0:
+        return _checked(network(x), len(x))
     results = []
-    for part in windows.split(batch):
+    for part in x.split(batch):
         count = len(part)
         copies = part[:1].expand(batch - count, *part.shape[1:])
         output = _checked(network(torch.cat([part, copies]) if count < batch else part), batch)
@@ -98,7 +105,7 @@ def call(network: nn.Module, windows: Tensor, batch: int | None) -> Any:
     return pytree.tree_unflatten(whole, pytree.tree_structure(output))
 
 
-def _checked(output: Any, num_windows: int) -> Any:
+def _checked(output: Any, rows: int) -> Any:
     """Return ``output``, if it consists of tensors with one row for each window."""
     for leaf in pytree.tree_leaves(output):
         if not isinstance(leaf, Tensor):
@@ -106,9 +113,9 @@ def _checked(output: Any, num_windows: int) -> Any:
                 f"anchor: the network must return tensors, got {type(leaf).__name__}. Pass a"
                 " function that returns the tensors of its result."
             )
-        if leaf.ndim == 0 or leaf.shape[0] != num_windows:
+        if leaf.ndim == 0 or leaf.shape[0] != rows:
             raise ValueError(
-                f"anchor: the network must return one row for each of {num_windows} windows, got"
-                f" shape {tuple(leaf.shape)}."
+                f"anchor: the network must return one row for each of {rows} windows, got shape"
+                f" {tuple(leaf.shape)}."
             )
     return output
