@@ -119,7 +119,7 @@ def one_step(module, size):
     module.log = lambda *_, **__: None
     module.train()
     optimizer = torch.optim.SGD(parameter_groups(module.network, 1e-4), lr=0.1)
-    first = next(module.network.parameters())
+    first = next(p for p in module.network.parameters() if p.requires_grad)
     before = first.detach().clone()
     loss = module.training_step(batch, 0)
     loss.backward()
