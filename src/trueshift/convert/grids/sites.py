@@ -98,7 +98,13 @@ class Planner:
 
     def sites(self) -> list[Site]:
         """List the sites in the order of the network."""
-        return [self._site(node, action) for node, action in self.analysis.actions.items()]
+        actions, moved = self.analysis.actions, self.analysis.moved
+        return [
+            self._site(node, table[node])
+            for node in self.analysis.traced.graph.nodes
+            for table in (actions, moved)
+            if node in table
+        ]
 
     def _site(self, node: fx.Node, action: Action) -> Site:
         module = self.analysis.traced.module(node)
@@ -112,14 +118,20 @@ class Planner:
                 Result(tensor.name) if isinstance(tensor, fx.Node) else tensor
                 for tensor in action.tensors
             ),
+            "on": action.on.name if action.on is not None else "",
+            "view": action.view,
         }
         if action.kind == "window":
             return self._window(node, action, about)
         if action.kind in ("up", "leave"):
             return self._up(action, about)
         if action.kind == "origin":
-            about |= {"number": action.origin, "selection": self._origin(node, action)}
-            return Site(role="origin", detail=action.note, **about)
+            moved = node in self.analysis.moved
+            reads = node if moved else node.all_input_nodes[0]
+            about |= {"number": action.origin, "selection": self._origin(reads, action)}
+            return Site(role="counted" if moved else "origin", detail=action.note, **about)
+        if action.kind in ("bias", "mask"):
+            return self._bias(action, about)
         role = "mean" if action.kind == "replace" and not action.note else "padding"
         return Site(role=role, detail=action.note, **about)
 
@@ -162,10 +174,16 @@ class Planner:
             **about,
         )
 
-    def _origin(self, node: fx.Node, action: Action) -> Selection | None:
-        if self.spec.method == "stride" or self.padding == "seam":
+    def _bias(self, action: Action, about: dict[str, Any]) -> Site:
+        shifts = self.selects and any(action.shift)
+        recipe = recipe_of(self._lattice, action.shift) if shifts else None
+        if recipe is not None and action.part is not None:
+            about["part"] = part(action.part.make, **action.part.options, recipe=recipe)
+        return Site(role=action.kind, detail=action.note, recipe=recipe, **about)
+
+    def _origin(self, reads: fx.Node, action: Action) -> Selection | None:
+        if self.spec.method == "stride" or self.padding in ("seam", "keep"):
             return None  # positions are counted from the corner
-        reads = node.all_input_nodes[0]
         spec = self.spec.replace(method="aps", dim=len(action.spaces))
         return self.selections.select(spec, reads, action.spaces, samples=True)
 

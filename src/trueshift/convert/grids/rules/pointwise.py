@@ -10,6 +10,7 @@ from torch import Tensor
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast
+from trueshift.convert.grids.rules.biases import without_positions
 from trueshift.convert.grids.values import BATCH, CONSTANT, Value, values_in
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import FunctionalDropout
@@ -45,6 +46,12 @@ def pointwise(a: Analysis, call: Call) -> Any:
     result = a.execute(call)
     node = call.node
     values = values_in((a.look(node.args), a.look(node.kwargs)))
+    nodes = node.all_input_nodes
+    if call.name in ("add", "iadd") and len(values) == len(nodes) == 2:
+        for one, other in (nodes, nodes[::-1]):
+            scores, plain = a.env[one], not a.env[other].has_space
+            if scores.spatial and plain and without_positions(a, call, scores, other):
+                return Value(result, scores.kinds)
     if call.name in FIRST_ONLY or node.op == "call_module":
         values = values[:1]
     maps = [value for value in values if value.has_space]
