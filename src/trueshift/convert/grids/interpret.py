@@ -72,7 +72,7 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
     arguments, grown = traced.arguments, dict(traced.arguments)
     at_seam = padding in ("seam", "keep")
     if at_seam:  # positions are counted from the seam, or the corner
-        flatten = positions = "canonical"
+        flatten, positions = "canonical", "canonical" if padding == "keep" else positions
     if isinstance(padding, str):
         own_padding: Axes = padding != "circular"
     else:

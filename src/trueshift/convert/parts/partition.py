@@ -94,9 +94,7 @@ def _shortest(count: int, size: int) -> dict[tuple[int, int], tuple[int, int]]:
     return result
 
 
-def _ravel(
-    pairs: list[tuple[int, int]], rows: tuple[int, ...], columns: tuple[int, ...]
-) -> int:
+def _ravel(pairs: list[tuple[int, int]], rows: tuple[int, ...], columns: tuple[int, ...]) -> int:
     """Return the place of a pair of positions, given row and column on each axis."""
     place = [0, 0]
     for (row, column), height, width in zip(pairs, rows, columns, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import fx
 
-from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.meeting import same, varies
@@ -40,6 +39,8 @@ def without_positions(a: Analysis, call: Call, scores: Value, node: fx.Node) -> 
     if len(axes) != 2 or not all(grids):
         return False
     (rows, row_sizes), (columns, column_sizes) = grids
+    if [row.axis for row in rows] != [column.axis for column in columns]:
+        return False  # the rows and columns of a map, not two of its positions
     shift = []
     for row, column, n, m in zip(rows, columns, row_sizes, column_sizes, strict=True):
         if m % n:

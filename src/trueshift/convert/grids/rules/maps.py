@@ -13,6 +13,7 @@ from trueshift.convert.grids.values import CONSTANT, OTHER, Kind, Value, as_map,
 from trueshift.convert.parts.part import AsMap
 from trueshift.convert.trace.calls import Call
 
+
 def per_axis(value: Any, dim: int) -> tuple[int, ...]:
     """Return one integer per axis."""
     if isinstance(value, int):

@@ -118,9 +118,7 @@ def _partition(a: Analysis, call: Call, node: fx.Node, windows: dict[Space, int]
     stride = tuple(windows.get(space, 1) for space in spaces)
     phase, coarse = a.lattice.down(label_of(call.node), list(spaces), stride)
     new = part(Partition, stride=stride)
-    a.actions[call.node] = Action(
-        "window", new, on=node, view=view, phase=phase, spaces=spaces
-    )
+    a.actions[call.node] = Action("window", new, on=node, view=view, phase=phase, spaces=spaces)
     key = tuple((s.root, s.axis, a.lattice.expand(s.digits)) for s in spaces), stride
     for one, other in zip(coarse, a.windows.setdefault(key, coarse), strict=True):
         a.lattice.unify(one, other)

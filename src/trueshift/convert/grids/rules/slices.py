@@ -8,7 +8,7 @@ from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.shapes import joined, piece
-from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, as_map, spaces_of, values_in
+from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, as_map, values_in
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import PadAndRoll, Roll
 from trueshift.convert.parts.windows import Every
@@ -29,7 +29,9 @@ def padding(a: Analysis, call: Call) -> Any:
     if not wrapping:
         result = a.execute(call)
         kinds = [
-            joined([(OTHER, pairs[axis][0]), (kind, value.data.shape[axis]), (OTHER, pairs[axis][1])])
+            joined(
+                [(OTHER, pairs[axis][0]), (kind, value.data.shape[axis]), (OTHER, pairs[axis][1])]
+            )
             if axis in padded and axis not in spatial
             else kind
             for axis, kind in enumerate(value.kinds)
