@@ -132,6 +132,23 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class WayBack:
+    """How a result is moved back to where its picture is.
+
+    Args:
+        source: ``"seam"`` or ``"origin"``.
+        number: Which one.
+        part: The module that moves it, given the offset.
+        view: How the result becomes a map.
+    """
+
+    source: str
+    number: int
+    part: Part
+    view: AsMap | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What converting a network does; ``print`` it, ``edit`` it, ``rewrite`` it.
 
@@ -148,7 +165,7 @@ class Plan:
         inputs: All arguments; those that are maps with the number of their group. The inputs of a
             group move together.
         outputs: Spatial axes of every tensor that the network returns.
-        returns: With ``"seam"``: how results are moved back, by node: group and module.
+        returns: How results are moved back from a seam or an origin, by node.
         traced: The network as a graph; ``None`` in the plan that a converted network keeps.
     """
 

@@ -272,8 +272,12 @@ class Rewriter:
             return new
         if isinstance(way_back, list):
             return tuple(self._moved_back(w, self.item((new, i))) for i, w in enumerate(way_back))
-        group, part = way_back
-        return self._part("from_seam", part.build(), new, self.seams[group])
+        offsets = self.seams if way_back.source == "seam" else self.origins
+        if way_back.number not in offsets:  # counted from the corner
+            return new
+        x, module = self._as_map(new, way_back.view), way_back.part.build()
+        back = self._part(f"from_{way_back.source}", module, x, offsets[way_back.number])
+        return self._from_map(back, way_back.view)
 
     # Nodes
 

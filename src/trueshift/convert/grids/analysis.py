@@ -49,11 +49,15 @@ UNKNOWN = _Unknown()
 
 
 class TooSmall(Exception):
-    """The example's size is not a multiple of a stride; carries the multiple known so far."""
+    """The example's size is not a multiple of a stride.
+
+    Carries the multiple known so far, and the last map that may have any size.
+    """
 
     def __init__(self, multiples: dict[int, int]) -> None:
         super().__init__()
         self.multiples = multiples
+        self.place: fx.Node | None = None
 
 
 class NeedsOrigin(Exception):
@@ -133,7 +137,7 @@ class Analysis:
         with torch.no_grad():
             for node in self.traced.graph.nodes:
                 self.env[node] = self._visit(node)
-                if node.name in self.counted and self.env[node] is not UNKNOWN:
+                if node.name in self.counted and _is_map(self.env[node]):
                     self.env[node] = self._counted(node, self.env[node])
             try:
                 self.lattice.settle()
@@ -158,7 +162,8 @@ class Analysis:
         except Refused as refused:
             self._look_for_origin(node, refused)
             reason, advice = refused.reason, refused.advice
-        except TooSmall:
+        except TooSmall as small:
+            small.place = self._map_before(node)
             raise
         except Exception as error:
             reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
@@ -243,23 +248,26 @@ class Analysis:
     # Origins
 
     def _look_for_origin(self, node: fx.Node, refused: Refused) -> None:
-        """Raise ``NeedsOrigin`` if positions may be told apart, and there is a map to choose from.
-
-        It is the last one that everything about positions has come through: as seen from the
-        result, if there is one, else from the node.
-        """
+        """Raise ``NeedsOrigin`` if positions may be told apart and there is a map before."""
         wanted = self.flatten if isinstance(refused, Flattened) else self.positions
         if "canonical" not in (wanted, self.positions):
             return
         if not isinstance(self.own_padding, bool):
             refused.reason, refused.advice = _SOME_WRAP
             return
+        place = self._map_before(node)
+        if place is not None:
+            raise NeedsOrigin(place)
+
+    def _map_before(self, node: fx.Node) -> fx.Node | None:
+        """Return the last map that everything comes through on its way to the result.
+
+        If there is none, the last one on the way to a node.
+        """
         before = dominators(self.traced.graph, node)
-        always = dominators(self.traced.graph, self.traced.output)
-        for nodes in ([n for n in before if n in always], before):
-            for place in nodes:
-                if place.name not in self.counted and _is_map(self.env.get(place)):
-                    raise NeedsOrigin(place)
+        always = set(dominators(self.traced.graph, self.traced.output))
+        maps = [n for n in before if n.name not in self.counted and _is_map(self.env.get(n))]
+        return next((n for n in maps if n in always), maps[0] if maps else None)
 
     def new_origin(self, node: fx.Node) -> int:
         """Number an origin."""

@@ -79,6 +79,7 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
         own_padding = tuple(axis == "keep" for axis in padding)
     multiples: dict[int, int] = {}
     counted: frozenset[str] = frozenset()
+    place = None
     for _ in range(64):
         at_size = dataclasses.replace(traced, arguments=grown)
         lattice = Lattice(at_seam=at_seam)
@@ -90,15 +91,21 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
             counted |= {found.node.name}
             continue
         except TooSmall as small:
+            place = place or small.place
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
             grown = {name: _grow(value, multiples) for name, value in arguments.items()}
             continue
-        break
-    if multiples:
-        for name, value in arguments.items():
-            if _is_map(value):
-                check_multiple("convert", name, value, analysis.required_multiple(value.ndim - 2))
+        if not analysis.refusals or place is None or positions != "canonical":
+            break
+        # It serves its own size only: where that is not a multiple, count from an origin.
+        counted |= {place.name}
+        place, multiples, grown = None, {}, dict(arguments)
+    for name, value in arguments.items():
+        if multiples and _is_map(value):
+            least = analysis.required_multiple(value.ndim - 2)
+            needed = tuple(math.lcm(n, multiples.get(axis, 1)) for axis, n in enumerate(least))
+            check_multiple("convert", name, value, needed)
     return analysis
 
 

@@ -127,6 +127,17 @@ def as_map(value: Value) -> tuple[tuple[Space, ...], AsMap]:
     return spaces, AsMap((value.kinds.index(BATCH), *rest, *axes), sizes)
 
 
+def from_frame(value: Value) -> Value:
+    """Return a value whose axes that are counted from an origin are grids again."""
+
+    def grid(kind: Kind) -> Kind:
+        if isinstance(kind, Merged):
+            return Merged(tuple(map(grid, kind.kinds)), kind.sizes)
+        return kind.space if isinstance(kind, Frame) else kind
+
+    return Value(value.data, tuple(map(grid, value.kinds)), value.fixed)
+
+
 def values_in(tree: Any) -> list[Value]:
     """List the values in a tree."""
     return [leaf for leaf in leaves(tree) if isinstance(leaf, Value)]

@@ -160,7 +160,9 @@ def _note_fixed_sizes(a: Analysis, call: Call, groups: list[list[Factor]]) -> No
     pixels = [group for group in groups if any(isinstance(k, Space) and n == 1 for k, n in group)]
     sizes = list(leaves(call.node.args[1:]))
     computed = [isinstance(size, fx.Node) for size in sizes] if len(sizes) == len(groups) else []
-    empty = any(is_computed and not group for is_computed, group in zip(computed, groups))
+    empty = any(
+        is_computed and not group for is_computed, group in zip(computed, groups, strict=False)
+    )
     a.fixed_sizes = a.fixed_sizes or empty or any(len(group) > 1 for group in pixels)
 
 
