@@ -335,7 +335,7 @@ class Analysis:
 
 
 ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like", "ones_like",
-          "full_like", "zeros", "ones", "full", "expand", "expand_as", "dropout"}  # fmt: skip
+          "full_like", "zeros", "ones", "full", "expand", "expand_as", "dropout", "setitem"}  # fmt: skip
 
 
 def _is_map(value: Any) -> bool:

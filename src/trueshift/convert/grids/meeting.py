@@ -76,6 +76,8 @@ def broadcast(lattice: Lattice, values: Sequence[Value], ndim: int) -> tuple[Kin
 def varies(value: Value, axis: int) -> bool:
     """Whether a tensor without space there may differ along an axis."""
     kind, data = value.kinds[axis], value.data
-    if spaces_of(kind) or kind is CONSTANT or data.shape[axis] == 1:
+    if spaces_of(kind) or data.shape[axis] == 1:
         return False
-    return not (value.fixed and bool((data == data.narrow(axis, 0, 1)).all()))
+    if value.fixed:  # the code may have written into what was constant
+        return not bool((data == data.narrow(axis, 0, 1)).all())
+    return kind is not CONSTANT

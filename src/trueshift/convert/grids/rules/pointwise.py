@@ -11,7 +11,7 @@ from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast
 from trueshift.convert.grids.rules.biases import without_positions
-from trueshift.convert.grids.values import BATCH, CONSTANT, Value, values_in
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Value, values_in
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import FunctionalDropout
 from trueshift.convert.trace.calls import Call
@@ -99,6 +99,17 @@ def created(a: Analysis, call: Call) -> Any:
     return Value(result, (CONSTANT,) * result.ndim, fixed=True)
 
 
+def write(a: Analysis, call: Call) -> None:
+    """Write into a part of a tensor without space, which is then not the same everywhere."""
+    target, *rest = values_in(call.args)
+    if target.has_space or any(value.has_space for value in rest):
+        raise Refused("it writes into a part of a map.", "Use torch.where, cat or pad.")
+    a.execute(call)
+    kinds = tuple(OTHER if kind is CONSTANT else kind for kind in target.kinds)
+    fixed = target.fixed and all(value.fixed for value in rest)
+    a.env[call.node.all_input_nodes[0]] = Value(target.data, kinds, fixed)
+
+
 def invariant(a: Analysis, call: Call) -> Any:
     """A user's operation whose result does not depend on where things are."""
     result = a.execute(call)
@@ -111,6 +122,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(SHAPES.split(), shape_of),
     **dict.fromkeys(CREATED.split(), created),
     "dropout": dropout,
+    "setitem": write,
     "equivariant": pointwise,
     "invariant": invariant,
 }
