@@ -334,8 +334,10 @@ class Analysis:
         return tuple(multiple)
 
 
-ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like", "ones_like",
-          "full_like", "zeros", "ones", "full", "expand", "expand_as", "dropout", "setitem"}  # fmt: skip
+ALWAYS = {
+    *("conv", "interpolate", "upsample", "getitem", "setitem", "getattr", "dropout"),
+    *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "expand", "expand_as"),
+}
 
 
 def _is_map(value: Any) -> bool:

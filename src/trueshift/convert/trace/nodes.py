@@ -32,7 +32,8 @@ def dominators(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
     order = {n: i for i, n in enumerate(graph.nodes)}
     for n in graph.nodes:
         sources: list[fx.Node | None] = [s for s in n.all_input_nodes if s in above]
-        if n.op != "placeholder" and (not sources or not n.meta.get("holds_tensors", True)):
+        counts = n is node or n.meta.get("holds_tensors", True)
+        if n.op != "placeholder" and not (sources and counts):
             continue
         while len(set(sources)) > 1:  # go up from the latest until they are one
             latest = max(sources, key=lambda s: -1 if s is None else order[s])

@@ -102,7 +102,7 @@ def created(a: Analysis, call: Call) -> Any:
 def write(a: Analysis, call: Call) -> None:
     """Write into a part of a tensor without space, which is then not the same everywhere."""
     target, *rest = values_in(call.args)
-    if target.has_space or any(value.has_space for value in rest):
+    if target.spatial or any(value.spatial for value in rest):
         raise Refused("it writes into a part of a map.", "Use torch.where, cat or pad.")
     a.execute(call)
     kinds = tuple(OTHER if kind is CONSTANT else kind for kind in target.kinds)
