@@ -110,7 +110,7 @@ def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> 
 def belongs(row: Row, results: Mapping[str, Any]) -> bool:
     """Whether a result is of the network, sampling and data of a row."""
     tested = results["row"]
-    options = tested.get("network_options") or {}
+    options = {**(tested.get("convert") or {}), **(tested.get("network_options") or {})}
     have = {**tested["spec"], "data": tested.get("data"), "network": tested["network"]}
     have["up"] = options.get("up") or ("linear" if have["method"] == "stride" else "polyphase")
     return all(have.get(name) == value for name, value in row.key.items())
