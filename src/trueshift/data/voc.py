@@ -134,9 +134,9 @@ class VOCSegmentation(ImageDataModule):
     """PASCAL VOC 2012: 20 classes and the background; label 255 is ignored.
 
     Training: scale at random, crop at random, flip half of the images; pixels beyond an image that
-    is smaller than the crop are the mean colour and ignored. Validation and test, as in the authors' code: the shorter side
-    resized to ``eval_crop`` (masks to the nearest pixel), then the centre; or whole images of their
-    own size, one by one, with ``eval_crop=None``.
+    is smaller than the crop are the mean colour and ignored. Validation and test, as in the
+    authors' code: the shorter side resized to ``eval_crop`` (masks to the nearest pixel), then the
+    centre; or whole images of their own size, one by one, with ``eval_crop=None``.
 
     Args:
         root: Folder ``VOC2012``, or one that holds ``VOCdevkit/VOC2012`` or ``VOC2012``.
