@@ -2,22 +2,35 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+QUICK := $(VENV)/.quickstart
 READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable
 
 .PHONY: help quickstart setup test lint format bench docs demo clean
 
 help:  ## show this help
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-quickstart: $(READY)  ## train six small networks on built-in data and compare them
+quickstart: $(QUICK)  ## see in minutes what shifts do to networks
 	$(BIN)/trueshift quickstart $(ARGS)
 
-setup: $(READY)  ## make the environment
+demo: $(QUICK)  ## drag an image in the browser, after the quickstart
+	$(BIN)/trueshift demo $(ARGS)
 
-$(READY): pyproject.toml constraints.txt
+setup: $(READY)  ## make the environment with everything in it
+
+$(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
-	touch $(READY)
+
+$(QUICK): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing what the quickstart needs into $(VENV) ..."
+	$(INSTALL) ".[quickstart]"
+	touch $(QUICK)
+
+$(READY): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing what development needs into $(VENV) ..."
+	$(INSTALL) ".[dev]"
+	touch $(QUICK) $(READY)
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 $(ARGS)
@@ -27,7 +40,7 @@ lint: $(READY)  ## check style and types
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-format: $(READY)  ## mend style
+format: $(READY)  ## fix style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
@@ -36,9 +49,6 @@ bench: $(READY)  ## measure the layers against plain formulas
 
 docs: $(READY)  ## build the documentation in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
-
-demo: $(READY)  ## drag an image in the browser, after the quickstart
-	$(BIN)/trueshift demo $(ARGS)
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .hypothesis

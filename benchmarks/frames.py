@@ -1,12 +1,11 @@
 """Measure how labels of photos change when the camera moves, with and without anchored windows.
 
-``python -m benchmarks.frames PHOTOS --network mobilenet_v2 --weights FILE --output FILE``
+``python -m benchmarks.frames PHOTOS --network mobilenet_v2 --weights FILE --cache DIR``
 
-``PHOTOS`` holds one folder per class, named by its index, with photos of at least 288 pixels. The
-centre of 288 is the scene, of which frames of 256 are taken; a network sees windows of 224. Frames
-start at random places and move by ``d`` pixels along both axes. Each distinct window of a scene is
-run once: windows with the same pixels have the same output, which ``check`` confirms by running the
-anchored network itself.
+``PHOTOS`` holds one folder per class, named by its index, with photos of 320 pixels. A frame has 32
+pixels more than the windows that the network sees, and starts at random in a range of 32 pixels
+around the centre of the photo. Windows of a photo with the same pixels have the same output, so
+each is run once, by onnxruntime; outputs are kept in ``DIR``, and a run goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -14,33 +13,36 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torch.fx.experimental.optimization import fuse
 
 import trueshift as ts
 from trueshift._torchvision import import_torchvision
+from trueshift.export import export
 from trueshift.functional import order_free_mean
 
-SCENE, FRAME, WINDOW = 288, 256, 224
-ROOM = SCENE - FRAME  # frames start at 0..ROOM along each axis
-MOVES = (1, 2, 4, 8, 16, 32)
-LEFT_OUT = ("fixed4", "neighbours")  # 36 windows a photo, which say little
+ROOM = 32  # frames start at 0..ROOM along each axis, and so may windows in a frame
+MOVES = (1, 4, 16, 32)
 CROPS = 4  # random frames whose labels are compared in pairs
+BATCH = 8
+RESULTS = Path(__file__).parent / "results"
 Place = tuple[int, int]
-NAMES = {
-    "centre": "centre window",
-    "fixed4": "four fixed windows",
-    "anchored1": "anchored",
-    "anchored1-32": "anchored, modulus 32",
-    "anchored4": "anchored, four windows",
-}
+Rule = Callable[[Tensor], list[Place]]  # a frame (1, C, H, W) to the corners of its windows
+
+
+class Network(NamedTuple):
+    """How to build a network, and what it takes."""
+
+    build: Callable[[Path], nn.Module]
+    window: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
 
 
 def mobilenet_v2(weights: Path) -> nn.Module:
@@ -49,36 +51,85 @@ def mobilenet_v2(weights: Path) -> nn.Module:
 
     model: nn.Module = build()
     model.load_state_dict(torch.load(weights, weights_only=True))
-    return fuse(model.eval())  # norms folded into convolutions: a third faster
+    return model
 
 
-def efficientnet_lite(weights: Path) -> nn.Module:
-    """Build timm's EfficientNet-Lite0 from a file with the same tensors under other names."""
-    import timm
+def efficientnet_lite(number: int, window: int) -> Network:
+    """Build timm's network from a file with the same tensors under other names."""
 
-    model: nn.Module = timm.create_model("tf_efficientnet_lite0")
-    names = [name for name in model.state_dict() if not name.endswith("num_batches_tracked")]
-    stored = torch.load(weights, weights_only=True)
-    values = [value for name, value in stored.items() if not name.endswith("num_batches_tracked")]
-    model.load_state_dict(dict(zip(names, values, strict=True)), strict=False)
-    return model.eval()
+    def build(weights: Path) -> nn.Module:
+        import timm
+
+        model: nn.Module = timm.create_model(f"tf_efficientnet_lite{number}")
+        stored = torch.load(weights, weights_only=True)
+        names, values = (
+            [item for item in state.items() if not item[0].endswith("num_batches_tracked")]
+            for state in (model.state_dict(), stored)
+        )
+        pairs = zip(names, values, strict=True)
+        model.load_state_dict({name: value for (name, _), (_, value) in pairs}, strict=False)
+        return model
+
+    return Network(build, window, (127 / 255,) * 3, (128 / 255,) * 3)
 
 
-NETWORKS: dict[str, tuple[Callable[[Path], nn.Module], list[float], list[float]]] = {
-    "mobilenet_v2": (mobilenet_v2, [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
-    "efficientnet_lite0": (efficientnet_lite, [127 / 255] * 3, [128 / 255] * 3),
+NETWORKS = {
+    "mobilenet_v2": Network(mobilenet_v2, 224, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "efficientnet_lite0": efficientnet_lite(0, 224),
+    "efficientnet_lite1": efficientnet_lite(1, 240),
+    "efficientnet_lite2": efficientnet_lite(2, 256),  # trained at 260; photos have 320
+}
+CONVERSIONS = {
+    "plain": None,
+    "blur": ts.Sampling("stride", antialias="tri3"),
+    "aps": ts.Sampling("aps"),
 }
 
 
-def load_scene(path: Path, mean: list[float], std: list[float]) -> Tensor:
-    """Read a photo, normalise it and keep the centre: ``(C, SCENE, SCENE)``."""
+def session(network: Network, conversion: str, weights: Path, path: Path) -> Any:
+    """Return a session of onnxruntime; the file is written once."""
+    import onnxruntime
+
+    if not path.exists():
+        import_torchvision()
+        model = network.build(weights).eval()
+        example = torch.randn(2, 3, network.window, network.window)
+        spec = CONVERSIONS[conversion]
+        if spec is not None:
+            model = ts.convert(model, spec, example, padding="keep").eval()
+        export(model, example, path, dynamic=("batch",))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def rules(window: int) -> dict[str, Rule]:
+    """Return how windows are chosen in a frame, by name."""
+
+    def fixed(*starts: int) -> Rule:
+        return lambda frame: list(itertools.product(starts, repeat=2))
+
+    def anchored(**options: Any) -> Rule:
+        module = ts.anchor(nn.Identity(), window, **options)
+        return lambda frame: [(y, x) for y, x in module.corners(frame)[0].tolist()]
+
+    return {
+        "centre": fixed(ROOM // 2),
+        "fixed4": fixed(ROOM // 2 - 8, ROOM // 2 + 8),
+        "anchored1": anchored(),
+        "anchored4": anchored(anchors=4),
+    }
+
+
+def load_scene(path: Path, network: Network) -> Tensor:
+    """Read a photo, normalise it and keep the centre: ``(C, scene, scene)``."""
     pixels = torch.from_numpy(np.array(Image.open(path).convert("RGB"))).movedim(-1, 0) / 255
-    scene = (pixels - torch.tensor(mean)[:, None, None]) / torch.tensor(std)[:, None, None]
-    return ts.shifts.standard_shift(scene, SCENE, 0, 0)
+    mean, std = (torch.tensor(v)[:, None, None] for v in (network.mean, network.std))
+    return ts.shifts.standard_shift((pixels - mean) / std, network.window + 2 * ROOM, 0, 0)
 
 
 def draw_frames(rng: np.random.Generator) -> dict[str, list[Place]]:
-    """Draw the places of frames: the first of each list is compared with the others."""
+    """Draw the places of frames; the frames of a group are compared with each other."""
     start = rng.integers(1, ROOM, 2)
     groups = {
         "neighbours": [start + np.array(by) for by in itertools.product((0, 1, -1), repeat=2)]
@@ -88,155 +139,123 @@ def draw_frames(rng: np.random.Generator) -> dict[str, list[Place]]:
         groups[f"move{d}"] = [start, start + d * np.array(signs)]
     corner = ROOM * rng.integers(0, 2, 2)
     groups[f"move{ROOM}"] = [corner, ROOM - corner]
-    groups["crops"] = [rng.integers(0, ROOM + 1, 2) for _ in range(CROPS)]
+    groups["crops"] = [start, *(rng.integers(0, ROOM + 1, 2) for _ in range(CROPS - 1))]
     return {name: [(int(y), int(x)) for y, x in places] for name, places in groups.items()}
 
 
 class Scene:
-    """One photo: the windows that each method sees in its frames, and their outputs."""
+    """One photo and the outputs of its windows, which are kept in a file."""
 
-    def __init__(self, network: nn.Module, pixels: Tensor) -> None:
-        self.network, self.pixels = network, pixels
+    def __init__(self, network: Network, session: Any, photo: Path, cache: Path) -> None:
+        self.window, self.session = network.window, session
+        self.pixels = load_scene(photo, network)
+        self.file = cache / f"{photo.parent.name}-{photo.stem}.npz"
         self.outputs: dict[Place, Tensor] = {}
-        self.anchored = {
-            "anchored1": ts.anchor(network, WINDOW),
-            "anchored1-32": ts.anchor(network, WINDOW, modulus=32),
-            "anchored4": ts.anchor(network, WINDOW, anchors=4),
-        }
+        if self.file.exists():
+            stored = np.load(self.file)
+            places = [(int(y), int(x)) for y, x in stored["places"]]
+            self.outputs = dict(zip(places, torch.from_numpy(stored["outputs"]), strict=True))
 
-    def frame(self, place: Place) -> Tensor:
-        """Return the frame at a place of the scene."""
-        y, x = place
-        return self.pixels[None, :, y : y + FRAME, x : x + FRAME]
+    def windows(self, rule: Rule, place: Place) -> tuple[Place, ...]:
+        """Return where in the scene the windows of the frame at a place lie."""
+        frame = self.window + ROOM
+        pixels = self.pixels[None, :, place[0] : place[0] + frame, place[1] : place[1] + frame]
+        return tuple((place[0] + y, place[1] + x) for y, x in rule(pixels))
 
-    def windows(self, method: str, place: Place) -> list[Place]:
-        """Return where in the scene the windows of a frame lie."""
-        middle = (FRAME - WINDOW) // 2
-        if method == "centre":
-            corners = [(middle, middle)]
-        elif method == "fixed4":
-            corners = list(itertools.product((middle - 8, middle + 8), repeat=2))
-        else:
-            corners = self.anchored[method].corners(self.frame(place))[0].tolist()
-        return [(place[0] + y, place[1] + x) for y, x in corners]
-
-    def run(self, places: Iterable[Place], batch: int = 4) -> None:
+    def run(self, places: Iterable[Place]) -> None:
         """Run the network on windows that it has not seen."""
         missing = sorted(set(places) - set(self.outputs))
-        for first in range(0, len(missing), batch):
-            part = missing[first : first + batch]
-            pixels = [self.pixels[:, y : y + WINDOW, x : x + WINDOW] for y, x in part]
-            self.outputs.update(zip(part, self.network(torch.stack(pixels)), strict=True))
+        for first in range(0, len(missing), BATCH):
+            part = missing[first : first + BATCH]
+            pixels = [self.pixels[:, y : y + self.window, x : x + self.window] for y, x in part]
+            name = self.session.get_inputs()[0].name
+            outputs = self.session.run(None, {name: torch.stack(pixels).numpy()})[0]
+            self.outputs.update(zip(part, torch.from_numpy(outputs), strict=True))
+        if missing:
+            places, outputs = zip(*self.outputs.items(), strict=True)
+            np.savez(self.file, places=np.array(places), outputs=torch.stack(outputs).numpy())
 
-    def label(self, windows: list[Place]) -> int:
+    def label(self, windows: Iterable[Place]) -> int:
         """Return the label of the mean output."""
         return int(order_free_mean(torch.stack([self.outputs[w] for w in windows]), 0).argmax())
 
 
 def measure(
-    scene: Scene, label: int, groups: dict[str, list[Place]]
+    scene: Scene, label: int, groups: dict[str, list[Place]], chosen: dict[str, Rule]
 ) -> dict[str, dict[str, float]]:
-    """Return the numbers of one photo, by method."""
-    seen = {
-        method: {
-            place: scene.windows(method, place)
-            for name, group in groups.items()
-            if (method, name) != LEFT_OUT
-            for place in group
-        }
-        for method in NAMES
-    }
+    """Return the numbers of one photo, by rule."""
+    frames = set(itertools.chain(*groups.values()))
+    seen = {name: {p: scene.windows(rule, p) for p in frames} for name, rule in chosen.items()}
     scene.run(w for by_place in seen.values() for windows in by_place.values() for w in windows)
     results = {}
-    for method, windows in seen.items():
+    for name, windows in seen.items():
         labels = {place: scene.label(places) for place, places in windows.items()}
-        row = {}
-        right = [
-            labels[p] == label for name in groups if name != "neighbours" for p in groups[name]
+        counted = [
+            labels[p] for group, places in groups.items() if group != "neighbours" for p in places
         ]
-        row["top1"] = float(np.mean(right))
-        if "neighbours" in groups and (method, "neighbours") != LEFT_OUT:
-            row["neighbours"] = float(len({labels[p] for p in groups["neighbours"]}) == 1)
-        for name, group in groups.items():
-            if name == "neighbours":
+        row = {"top1": float(np.mean([one == label for one in counted]))}
+        for group, places in groups.items():
+            if group == "neighbours":
+                row[group] = float(len({labels[p] for p in places}) == 1)
                 continue
-            pairs = list(itertools.combinations(group, 2))
-            row[name] = float(np.mean([labels[a] == labels[b] for a, b in pairs]))
-            row[f"{name}-bits"] = float(np.mean([windows[a] == windows[b] for a, b in pairs]))
-        results[method] = row
+            pairs = list(itertools.combinations(places, 2))
+            row[group] = float(np.mean([labels[a] == labels[b] for a, b in pairs]))
+            row[f"{group}-bits"] = float(np.mean([windows[a] == windows[b] for a, b in pairs]))
+        results[name] = row
     return results
 
 
-def bootstrap(values: np.ndarray, rng: np.random.Generator) -> list[float]:
+def bootstrap(values: np.ndarray) -> list[float]:
     """Return the mean and its 95 % interval over photos, in percent."""
-    draws = rng.choice(values, (2000, len(values))).mean(1)
+    draws = np.random.default_rng(0).choice(values, (2000, len(values))).mean(1)
     return [round(100 * float(v), 2) for v in (values.mean(), *np.quantile(draws, (0.025, 0.975)))]
 
 
-def check(scene: Scene, groups: dict[str, list[Place]]) -> tuple[int, int]:
-    """Run the anchored network itself: count pairs that agree, and those of other bits."""
-    agreed = wrong = 0
-    for method, (a, b) in itertools.product(
-        scene.anchored, itertools.pairwise(groups["neighbours"])
-    ):
-        if scene.windows(method, a) == scene.windows(method, b):
-            first, second = (scene.anchored[method](scene.frame(place)) for place in (a, b))
-            agreed, wrong = agreed + 1, wrong + int(not torch.equal(first, second))
-    return agreed, wrong
-
-
-def summary(rows: list[dict[str, dict[str, float]]], rng: np.random.Generator) -> dict[str, object]:
+def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     """Return every number with its interval, and its difference from the centre window."""
-    methods: dict[str, object] = {}
-    for method in NAMES:
-        values = {key: np.array([row[method][key] for row in rows]) for key in rows[0][method]}
+    report: dict[str, Any] = {"photos": len(rows)}
+    for rule in rows[0]:
+        values = {key: np.array([row[rule][key] for row in rows]) for key in rows[0][rule]}
         plain = {key: np.array([row["centre"][key] for row in rows]) for key in values}
-        methods[method] = {
-            "percent": {key: bootstrap(v, rng) for key, v in values.items()},
-            "minus_centre": {key: bootstrap(v - plain[key], rng) for key, v in values.items()},
+        report[rule] = {
+            "percent": {key: bootstrap(v) for key, v in values.items()},
+            "minus_centre": {key: bootstrap(v - plain[key]) for key, v in values.items()},
         }
-    return {"photos": len(rows), "methods": methods}
+    return report
 
 
 def main() -> None:
-    """Measure and write JSON, every ten photos."""
+    """Measure and write JSON, every fifty photos."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photos", type=Path)
     parser.add_argument("--network", choices=NETWORKS, required=True)
+    parser.add_argument("--convert", choices=CONVERSIONS, default="plain")
     parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=200, help="number of photos")
-    parser.add_argument("--checked", type=int, default=3, help="photos for the check of bits")
-    parser.add_argument("--groups", nargs="+", help="only these: crops, neighbours, move1, ...")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--output", type=Path, required=True)
-    arguments = parser.parse_args()
-    import_torchvision()
-    torch.set_grad_enabled(False)
-    build, mean, std = NETWORKS[arguments.network]
-    network = build(arguments.weights).to(memory_format=torch.channels_last)
-    files = sorted(path for path in arguments.photos.glob("*/*") if path.is_file())
-    rng = np.random.default_rng(arguments.seed)
-    chosen = [files[i] for i in rng.permutation(len(files))[: arguments.count]]
-    report: dict[str, object] = {"network": arguments.network, "seed": arguments.seed}
-    rows, agreed, wrong, started = [], 0, 0, time.process_time()
-    for number, path in enumerate(chosen, start=1):
-        scene, groups = Scene(network, load_scene(path, mean, std)), draw_frames(rng)
-        if arguments.groups:
-            groups = {name: groups[name] for name in arguments.groups}
-        rows.append(measure(scene, int(path.parent.name), groups))
-        if number <= arguments.checked and "neighbours" in groups:
-            more = check(scene, groups)
-            agreed, wrong = agreed + more[0], wrong + more[1]
-        if number % 10 == 0 or number == len(chosen):
-            print(f"{number} of {len(chosen)}, {time.process_time() - started:.0f} s", flush=True)
-            report |= summary(rows, np.random.default_rng(0))
-            report["checked_pairs"], report["pairs_with_other_bits"] = agreed, wrong
-            report["expected_agreement"] = {
-                method: {d: round(100 * anchored.agreement(FRAME, d), 1) for d in MOVES}
-                for method, anchored in scene.anchored.items()
-            }
-            arguments.output.write_text(json.dumps(report, indent=1) + "\n")
+    parser.add_argument("--cache", type=Path, required=True, help="folder for outputs")
+    parser.add_argument("--count", type=int, default=800, help="number of photos")
+    parser.add_argument("--rules", nargs="+", help="only these: centre, anchored1, ...")
+    parser.add_argument("--output", type=Path, help="JSON file")
+    args = parser.parse_args()
+    network, name = NETWORKS[args.network], f"{args.network}-{args.convert}"
+    cache = args.cache / name
+    cache.mkdir(parents=True, exist_ok=True)
+    run = session(network, args.convert, args.weights, args.cache / f"{name}.onnx")
+    chosen = rules(network.window)
+    chosen = {key: chosen[key] for key in args.rules or chosen}
+    files = sorted(path for path in args.photos.glob("*/*") if path.is_file())
+    order = np.random.default_rng(0).permutation(len(files))[: args.count]
+    rows = []
+    for number, i in enumerate(order, start=1):
+        scene = Scene(network, run, files[i], cache)
+        groups = draw_frames(np.random.default_rng([0, i]))
+        rows.append(measure(scene, int(files[i].parent.name), groups, chosen))
+        if number % 50 == 0 or number == len(order):
+            print(f"{name}: {number} of {len(order)}", flush=True)
+            report = {"network": args.network, "convert": args.convert, **summary(rows)}
+            output = args.output or RESULTS / f"frames-{name}.json"
+            output.write_text(json.dumps(report, indent=1) + "\n")
 
 
 if __name__ == "__main__":
+    torch.set_grad_enabled(False)
     main()

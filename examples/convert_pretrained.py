@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import trueshift as ts
 from trueshift.bench.meters import medians
 from trueshift.convert import Converted, convert
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD
 
 SPLIT = 7  # MobileNetV2's blocks before this one keep their weights: a crop passes them once
 APS = ts.Sampling("aps", select_from="input")

@@ -86,8 +86,9 @@ def trained(network: nn.Module, seed: int = 0) -> nn.Module:
     """Give every batch norm the state that a trained one could have, and set eval mode."""
     generator = torch.Generator().manual_seed(seed)
 
-    def fill(tensor: Tensor, low: float, high: float) -> None:
-        tensor.uniform_(low, high, generator=generator)
+    def fill(tensor: Tensor | None, low: float, high: float) -> None:
+        if tensor is not None:
+            tensor.uniform_(low, high, generator=generator)
 
     with torch.no_grad():
         for module in network.modules():

@@ -77,7 +77,7 @@ def assert_exact(run, x):
         assert torch.equal(moved_maps, circular_shift(maps, *shift))
 
 
-@pytest.mark.parametrize(("name", "backend"), [*backends("lps + tri3", "aps")])
+@pytest.mark.parametrize(("name", "backend"), [*backends("lps + tri3")])
 def test_compile_at_test_time(name, backend):
     net, x = Net(SPECS[name]).eval(), torch.randn(2, 3, 12, 8)
     compiled = torch.compile(net, fullgraph=True, backend=backend)
@@ -87,7 +87,7 @@ def test_compile_at_test_time(name, backend):
             assert_exact(compiled, x)
 
 
-@pytest.mark.parametrize(("name", "backend"), [*backends("lps + tri3")])
+@pytest.mark.parametrize(("name", "backend"), [*backends()])
 def test_compile_while_training(name, backend):
     net, x = Net(SPECS[name]).train(), torch.randn(2, 3, 12, 8)
     compiled = torch.compile(net, fullgraph=True, backend=backend)
@@ -134,7 +134,13 @@ def onnx_runner(net, example, path):
     return lambda x: [torch.from_numpy(out) for out in session.run(None, {name: x.numpy()})]
 
 
-@pytest.mark.parametrize("name", SPECS)
+FILES = [
+    pytest.param(name, marks=() if name in ("lps + tri3", "aps") else pytest.mark.slow)
+    for name in SPECS
+]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_onnx_with_any_batch_and_size(name, tmp_path):
     net = Net(SPECS[name]).eval()
     run = onnx_runner(net, torch.randn(2, 3, 12, 8), tmp_path / "net.onnx")

@@ -313,7 +313,7 @@ class TestScores:
         theta = tuple(torch.randn(shape, **DOUBLE) for shape in shapes)
         expected = oracle_logits(x, theta, stride, mode)
         torch.testing.assert_close(f.conv_logits(x, theta, stride, mode, exact=exact), expected)
-        assert torch.equal(f.conv_ranking(x, theta, stride, mode).argmax(1), expected.argmax(1))
+        assert torch.equal(f.conv_choice(x, theta, stride, mode, x), expected.argmax(1))
 
     @every_setting
     @exact_or_not
@@ -322,7 +322,7 @@ class TestScores:
         x = pixels(sizes)
         expected = oracle_norms(x, p, stride)
         torch.testing.assert_close(f.norm_logits(x, p, stride, exact=exact), expected)
-        assert torch.equal(f.norm_ranking(x, p, stride).argmax(1), expected.argmax(1))
+        assert torch.equal(f.norm_choice(x, p, stride, x), expected.argmax(1))
 
 
 class TestFilters:

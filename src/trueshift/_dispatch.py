@@ -61,7 +61,7 @@ def definition(formula: Callable[P, R]) -> Callable[P, R]:
 
 
 def fast(
-    formula: Callable[P, R], *, when: Callable[..., bool] | None = None
+    formula: Callable[..., R], *, when: Callable[..., bool] | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Register a kernel for a formula.
 

@@ -22,7 +22,7 @@ def import_torchvision() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except ImportError as error:
-        raise ImportError('this needs torchvision: pip install "trueshift[train]".') from error
+        raise ImportError('this needs torchvision: pip install "trueshift[convert]".') from error
     except RuntimeError as error:
         if _MISSING not in str(error):
             raise

@@ -33,6 +33,7 @@ from trueshift._validate import (
     check_phase,
 )
 from trueshift.exact import channel_softmax, convolve, order_free_mean
+from trueshift.ties import TieBreaker, argmax_phase
 from trueshift.windows import (
     Phase,
     component_slices,
@@ -126,6 +127,14 @@ def norm_logits(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = F
     return sums if p == 1 else sums.sqrt()
 
 
+@formula
+def norm_choice(
+    x: Tensor, p: float, stride: tuple[int, ...], tie_breaker: TieBreaker, *, exact: bool = True
+) -> Tensor:
+    """k* of APS: the component of the largest norm, ``(B,)``."""
+    return argmax_phase(norm_logits(x, p, stride, exact=exact), tie_breaker, stride)
+
+
 # Section 4.1: down-sampling (LPD)
 
 
@@ -169,12 +178,7 @@ def keep_phase(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> Tensor:
 
 @formula
 def conv_logits(
-    x: Tensor,
-    theta: Theta,
-    stride: tuple[int, ...],
-    mode: Mode,
-    *,
-    exact: bool = False,
+    x: Tensor, theta: Theta, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
     """f_theta of every component (paper section 4.2, appendix table A3), ``(B, P)``.
 
@@ -199,20 +203,11 @@ def conv_logits(
 
 
 @formula
-def conv_ranking(
-    x: Tensor,
-    theta: Theta,
-    stride: tuple[int, ...],
-    mode: Mode,
+def conv_choice(
+    x: Tensor, theta: Theta, stride: tuple[int, ...], mode: Mode, tie_breaker: TieBreaker
 ) -> Tensor:
-    """Numbers whose largest is that of the exact logits, ``(B, P)``: enough for a hard choice."""
-    return conv_logits(x, theta, stride, mode, exact=True)
-
-
-@formula
-def norm_ranking(x: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
-    """Numbers whose largest is that of the exact norms, ``(B, P)``: enough for a hard choice."""
-    return norm_logits(x, p, stride, exact=True)
+    """k* of LPD at test time (section 4.1): the component of the largest logit, ``(B,)``."""
+    return argmax_phase(conv_logits(x, theta, stride, mode, exact=True), tie_breaker, stride)
 
 
 # Section 4.3: up-sampling (LPU)

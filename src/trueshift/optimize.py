@@ -187,9 +187,10 @@ def _check_outputs(
         if not _is_close(a, b, tolerance):
             off, largest = _off(a, b)
             raise RuntimeError(
-                f"optimize: outputs differ by {off:.3g}, where the largest is {largest:.3g}. Does"
-                " the network use the output of a convolution that a batch norm follows elsewhere?"
-                " Or does it choose phases that are nearly tied: try another example."
+                f"optimize: outputs differ by {off:.3g}, where the largest is {largest:.3g}. Either"
+                " the network reads the output of a convolution that a batch norm follows elsewhere"
+                " too: leave it as it is. Or phases are tied on this example, as on constant or"
+                " periodic images, and rounding decides: pass an example of real pictures."
             )
 
 

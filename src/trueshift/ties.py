@@ -27,10 +27,11 @@ _CHANNEL_BASE = 1_812_433_253
 _TABLE = 4096  # how many powers are at hand; a graph for all sizes serves axes up to this length
 
 
+TieBreaker = Tensor | Callable[[], Tensor]
+
+
 @formula
-def argmax_phase(
-    logits: Tensor, x: Tensor | Callable[[], Tensor], stride: tuple[int, ...]
-) -> Tensor:
+def argmax_phase(logits: Tensor, x: TieBreaker, stride: tuple[int, ...]) -> Tensor:
     """Return the phase of the largest logit, ties broken equivariantly (paper section 4.1, k-star).
 
     Args:

@@ -4,7 +4,8 @@ from test_anchor import frames_of
 from torch import nn
 
 import trueshift as ts
-from trueshift.anchor.maps import tiling
+from trueshift.anchor.places import lines
+from trueshift.anchor.tiles import tiling
 
 
 def segmenter(dim=2):
@@ -77,9 +78,9 @@ def test_neighbouring_tiles_meet_away_from_their_borders():
 
 @pytest.mark.parametrize("frame", [40, 41, 47, 70, 200])
 def test_tiles_fit_into_frames_of_every_size(frame):
-    places = tiling((frame,), (24,), (16,))
-    assert places.spacing == (16,)  # half a window, but a multiple of the modulus
-    assert places.counts == ((frame - 23) // 16,)
+    (places,) = tiling(lines((frame,), (24,), (16,)))
+    assert places.modulus == 16  # half a window, but a multiple of the modulus
+    assert places.count == (frame - 23) // 16
 
 
 @torch.inference_mode()

@@ -1,35 +1,29 @@
 import pytest
 import torch
 
-from trueshift.anchor.places import Places
-from trueshift.anchor.stability import agreement
+from trueshift.anchor.places import agreement, lines
 
 
-@pytest.mark.parametrize("count", [1, 2])
-@pytest.mark.parametrize("room", [32, 33, 40])
-def test_windows_are_the_places_of_the_lattice_nearest_the_centre(count, room):
-    places = Places((room + 9,), (10,), (16,), (count,))
-    for residue in range(16):
-        corners = places.corners(torch.tensor([[residue]]))[0, :, 0].tolist()
-        lattice = [p for p in range(room) if (p - places.start[0] - residue) % 16 == 0]
-        centre = (room - 1) / 2
-        nearest = sorted(lattice, key=lambda p: abs(p - centre))[:count]
-        # Half a pixel either way: with an even number of places the centre is between two.
-        assert max(abs(p - centre) for p in corners) <= max(abs(p - centre) for p in nearest) + 1
-        assert set(corners) <= set(lattice)
+@pytest.mark.parametrize("anchors", [1, 2])
+@pytest.mark.parametrize("room", [1, 9, 17, 32, 33, 40])
+def test_windows_lie_in_the_frame_around_its_centre(anchors, room):
+    (line,) = lines((room + 39,), (40,), None, anchors)
+    assert line.modulus == min(24 if anchors == 1 else 32, room)
+    places = line.corners(torch.arange(line.modulus))[:, 0]
+    assert 0 <= places.min() <= places.max() < room
+    assert (places.diff() == 1).all()  # the window moves along with its point
+    centre = (room - 1) / 2
+    assert abs(places.double().mean() - centre) <= 0.5
+    assert abs(line.corners(torch.tensor(line.middle)) - centre) <= 0.5
 
 
 def test_the_usual_frame_is_the_documented_rule():
-    places = Places((256, 256), (224, 224), (16, 16), (1, 1))
-    anchor = torch.tensor([[37, 200]])
-    assert places.corners(anchor % 16)[0, 0].tolist() == [16 + 37 % 16 - 8, 16 + 200 % 16 - 8]
-    assert places.corners(torch.tensor([places.middle]))[0, 0].tolist() == [16, 16]
-    four = Places((256, 256), (224, 224), (16, 16), (2, 2))
-    centred = four.corners(torch.tensor([four.middle]))[0].tolist()
-    assert centred == [[8, 8], [8, 24], [24, 8], [24, 24]]
+    (line, _) = lines((256, 256), (224, 224), None)
+    assert line.corners(torch.tensor(37 % 24)).tolist() == [16 + 37 % 24 - 12]
+    assert line.corners(torch.tensor(line.middle)).tolist() == [16]
 
 
 def test_agreement_of_the_usual_frame():
-    places = Places((256, 256), (224, 224), (16, 16), (1, 1))
-    rates = [agreement(places, (240, 240), (d, d)) for d in (1, 4, 16)]
-    assert rates == [pytest.approx(0.872, abs=1e-3), pytest.approx(0.544, abs=1e-3), 0.0]
+    axes = lines((256, 256), (224, 224), None)
+    rates = [agreement(axes, (240, 240), (d, d)) for d in (1, 4, 24)]
+    assert rates == [pytest.approx(0.911, abs=1e-3), pytest.approx(0.672, abs=1e-3), 0.0]

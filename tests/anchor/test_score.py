@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from trueshift.anchor import DifferenceOfGaussians
-from trueshift.anchor.score import strongest
+from trueshift.anchor.score import APART, peaks
 
 
 @pytest.mark.parametrize(
@@ -23,6 +23,10 @@ def test_the_score_of_every_frame_of_a_scene_is_the_score_of_the_scene(size, fra
             inside = inside.narrow(axis + 2, start, length)
             expected = expected.narrow(axis + 1, start, length - 16)
         assert torch.equal(score(inside), expected)
+
+
+def strongest(score):
+    return next(peaks(score))[:2]
 
 
 def test_the_score_is_a_difference_of_gaussians():
@@ -66,3 +70,17 @@ def test_the_order_of_equal_points_moves_with_them():
         for x in range(9)
     ]
     assert len({tuple(position[0].tolist()) for position in positions}) == 1
+
+
+def test_further_points_are_the_strongest_that_are_apart():
+    score = torch.rand(2, 50, 60)
+    chosen = []
+    for position, value, _ in peaks(score, 4):
+        for b in range(2):
+            left = score[b].clone()
+            for y, x in [before[b].tolist() for before in chosen]:
+                left[max(0, y - APART + 1) : y + APART, max(0, x - APART + 1) : x + APART] = -1
+            assert value[b] == left.max()
+            assert left[tuple(position[b])] == left.max()
+        chosen.append(position)
+    assert len(chosen) == 4

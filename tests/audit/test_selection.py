@@ -8,7 +8,7 @@ from torch import nn
 import trueshift as ts
 from trueshift.audit import LayerSelection, Outcome, Selection, audit, diagnose_selectors
 from trueshift.convert import convert
-from trueshift.report.selection import selection_lines, selection_verdict
+from trueshift.report.words import selection_lines, selection_verdict
 
 
 def network(spec):

@@ -20,7 +20,7 @@ def address():
         torch.manual_seed(0)
         net = ts.models.resnet9(ts.Sampling(method), widths=(8, 16), residual=(False, False))
         nets.append(Shown(method, net.eval(), 0.4, 0.2))
-    server = serve(Demo(nets, make_shapes(3, 16, seed=0)[0]))
+    server = serve(Demo(nets, make_shapes(3, 24, seed=0)[0], (16, 16)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
     server.shutdown()
@@ -65,3 +65,42 @@ def test_another_picture_starts_anew(browser, address):  # noqa: F811
     browser.find_elements("css selector", "#strip button")[2].click()
     wait(browser, lambda: answers(browser) != before)
     assert browser.find_element("id", "shift").text == "0, 0"
+
+
+def test_a_frame_moves_and_stays_inside(browser, address):  # noqa: F811
+    from selenium.webdriver import Keys
+
+    browser.get(address)
+    wait(browser, lambda: all(answers(browser)))
+    browser.find_element("css selector", "[value=frame]").click()
+    canvas = browser.find_element("id", "picture")
+    assert (
+        browser.execute_script("return [arguments[0].width, arguments[0].height]", canvas)
+        == [24] * 2
+    )
+    for _ in range(6):
+        canvas.send_keys(Keys.ARROW_DOWN)
+    wait(browser, lambda: browser.find_element("id", "shift").text == "4, 0")
+
+
+def test_networks_are_chosen(browser, address):  # noqa: F811
+    browser.get(address)
+    wait(browser, lambda: all(answers(browser)))
+    browser.find_elements("css selector", "[name=network]")[0].click()
+    cards = browser.find_elements("css selector", "#networks section")
+    assert [card.is_displayed() for card in cards] == [False, True]
+
+
+def test_a_photo_of_ones_own(browser, address, tmp_path):  # noqa: F811
+    from PIL import Image
+
+    browser.get(address)
+    wait(browser, lambda: all(answers(browser)))
+    before = answers(browser)
+    Image.effect_mandelbrot((60, 40), (-2, -1, 1, 1), 50).convert("RGB").save(tmp_path / "own.png")
+    browser.find_element("id", "photo").send_keys(str(tmp_path / "own.png"))
+    wait(browser, lambda: len(browser.find_elements("css selector", "#strip button")) == 4)
+    wait(browser, lambda: answers(browser) != before)
+    (tmp_path / "no.png").write_text("not a picture")
+    browser.find_element("id", "photo").send_keys(str(tmp_path / "no.png"))
+    wait(browser, lambda: "could not be shown" in browser.find_element("id", "problem").text)

@@ -11,7 +11,7 @@ import yaml
 
 from trueshift.cli import lightning
 from trueshift.cli.main import main
-from trueshift.cli.short_forms import expand
+from trueshift.cli.runs import expand
 
 RECIPE = {
     "seed_everything": 3,

@@ -6,8 +6,7 @@ import pytest
 
 import trueshift as ts
 from trueshift.cli import recipes
-from trueshift.cli.main import main
-from trueshift.cli.verbs import COMMANDS, LIGHTNING, import_verb
+from trueshift.cli.main import COMMANDS, LIGHTNING, import_verb, main
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@ import subprocess
 
 import pytest
 
-from trueshift.cli.main import main
+from trueshift.cli.main import COMMANDS, main
 from trueshift.cli.recipes import recipes_folder
-from trueshift.cli.verbs import COMMANDS
 
 
 def test_lists_and_copies_recipes(tmp_path, capsys):

@@ -211,7 +211,7 @@ def test_copies_batches_types_and_layouts():
             assert torch.equal(net(x), net(circular_shift(x, 5, 9)))
 
 
-@pytest.mark.parametrize("make", [Residual, FunctionalUnet])
+@pytest.mark.parametrize("make", [pytest.param(Residual, marks=pytest.mark.slow), FunctionalUnet])
 def test_compiles(make):
     new = convert(trained(make()), "aps", X, padding="seam", verify=False)
     compiled = torch.compile(new, backend="aot_eager", fullgraph=True)
@@ -220,7 +220,10 @@ def test_compiles(make):
             torch.testing.assert_close(compiled(x), new(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("form", "spec"), [("onnx", "stride"), ("pt2", "aps")])
+@pytest.mark.parametrize(
+    ("form", "spec"),
+    [("onnx", "stride"), pytest.param("pt2", "aps", marks=pytest.mark.slow)],
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_files_for_other_runtimes(form, spec, tmp_path):
     new = convert(trained(FunctionalUnet()), spec, X, padding="seam", verify=False)

@@ -1,11 +1,15 @@
 """A selector and a filter of one's own: one class and one entry each, used everywhere."""
 
+import dataclasses
+import json
+
 import pytest
 import torch
 from helpers import all_shifts
 from torch import Tensor, nn
 
 import trueshift as ts
+from trueshift.cli.main import main
 from trueshift.exact import order_free_mean
 from trueshift.layers.filters import FILTERS
 from trueshift.layers.selectors import METHODS, Selector
@@ -99,3 +103,20 @@ def test_the_spec_survives_a_file(tmp_path):
     ts.save(net, tmp_path / "net.safetensors")
     other, x = ts.load(tmp_path / "net.safetensors").eval(), torch.randn(2, 3, 8, 8)
     assert torch.equal(other(x), net(x))
+
+
+@SPECS
+def test_in_a_table_of_results(spec, tmp_path, capsys):
+    sampling = dataclasses.asdict(ts.Sampling(*spec))
+    row = {"data": "cifar10", "network": "resnet18", "network_options": {}, "spec": sampling}
+    metrics = {"accuracy": 0.5, "circular_consistency": 1.0}
+    results = {"row": row, "metrics": metrics, "time": {"inference": None}}
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "results.json").write_text(json.dumps(results))
+    assert main(["table", "cifar10", str(tmp_path)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    method = {"lps": "LPS"}.get(spec[0], spec[0])
+    antialias = {None: "-", "tri3": "Tri-3"}.get(spec[1], spec[1])
+    cells = "50.00 ± 0.00 | - | 100.00 ± 0.00 | - | 2"
+    assert last == f"| {method} | {antialias} | ResNet-18 | {cells} |"

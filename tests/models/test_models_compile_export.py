@@ -27,8 +27,8 @@ BUILDERS = {
     "deeplab": lambda spec: ts.models.deeplabv3plus_resnet18(spec, num_classes=3),
     "stem": lambda spec: ts.models.resnet(spec, (1, 1), (16, 16), num_classes=3),
 }
-CASES = [
-    (network, method)
+CASES = [  # LPS with a filter runs all that APS does, and more
+    pytest.param((network, method), marks=pytest.mark.slow if method == "aps" else ())
     for network in BUILDERS
     for method in SPECS
     if (network == "stem") == (method == "lps on input")

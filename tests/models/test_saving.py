@@ -127,3 +127,39 @@ def test_summary_names_every_place():
     assert f"{sum(s.parameters for s in sites):,} parameters for sampling" in text
     plain = ts.summary(ts.models.resnet18(ts.Sampling("stride"), stem="cifar"))
     assert {s.kind for s in plain} == {"stride"}
+
+
+SMALL = {
+    "resnet9": {"stem": 4, "widths": (4, 8), "residual": (False, True)},
+    "resnet": {"depths": (1, 1), "widths": (4, 8), "stem": "cifar"},
+    "unet": {"widths": (4, 8)},
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("builder", SMALL)
+@pytest.mark.parametrize("antialias", [None, "tri3", "adapt3"])
+@pytest.mark.parametrize("method", ["aps", "lps"])
+def test_resampled_networks_keep_their_weights_and_are_exact(builder, antialias, method):
+    spec = ts.Sampling("stride", antialias, hidden=2, groups=2)
+    model = getattr(ts.models, builder)(spec, num_classes=3, in_channels=3, **SMALL[builder])
+    model(torch.randn(4, 3, 8, 8))  # running statistics
+    model.eval()
+    exact = ts.models.resample(model, method)
+    assert not exact.training
+    assert exact.origin.arguments["spec"] == spec.replace(method=method)
+    state = exact.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    x = torch.randn(2, 3, 16, 16)
+    y, moved = exact(x), exact(x.roll((1, 3), (2, 3)))
+    assert torch.equal(moved, y.roll((1, 3), (2, 3)) if y.ndim == 4 else y)
+    back = ts.models.resample(exact, spec)
+    assert torch.equal(back(x), model(x))
+
+
+def test_resampling_does_not_invent_or_lose_weights():
+    model = ts.models.resnet9(ts.Sampling("stride", "adapt3", groups=2), 3, **SMALL["resnet9"])
+    with pytest.raises(ValueError, match=r"same weights: .*antialias.* Keep the"):
+        ts.models.resample(model, ts.Sampling("aps", "tri3"))
+    with pytest.raises(TypeError, match=r"Linear was not built by .* Use trueshift\.convert"):
+        ts.models.resample(torch.nn.Linear(2, 2), "aps")

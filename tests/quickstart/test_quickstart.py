@@ -1,7 +1,8 @@
-"""The quickstart on a budget of seconds: every row is trained, tested, kept and drawn."""
+"""The quickstart on a budget of seconds: every run is trained, tested, kept and shown."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,74 +15,95 @@ import yaml
 
 import trueshift as ts
 from trueshift.cli.main import main
-from trueshift.quickstart import ROWS
+from trueshift.quickstart import SCENES, Budget, runs, table
 
-SMALL = ["--epochs", "1", "--num-train", "100", "--num-test", "60", "--num-pairs", "1"]
+SMALL = ["--seeds", "2", "--epochs", "1", "--num-train", "100", "--num-test", "60"]
+SMALL += ["--num-pairs", "1", "--flow-epochs", "1", "--num-flows", "1"]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    runs = tmp_path_factory.mktemp("runs")
-    assert main(["quickstart", "--runs", str(runs), *SMALL]) == 0
-    return runs / "quickstart" / "0"
+    root = tmp_path_factory.mktemp("runs")
+    assert main(["quickstart", "--runs", str(root), *SMALL]) == 0
+    return root / "quickstart" / "0"
 
 
-def test_everything_is_kept(folder):
-    for name in ROWS:
-        row = folder / name
-        assert {"config.yaml", "metrics.csv", "results.json", "network.safetensors"} <= {
-            path.name for path in row.iterdir()
-        }
-        assert (row / "checkpoints" / "last.ckpt").is_file()
-    for name in ("curves.png", "shifts.png"):
-        assert (folder / name).read_bytes().startswith(b"\x89PNG")
+def test_every_run_is_kept_and_is_a_recipe(folder, tmp_path):
+    all_runs = runs(Budget(seeds=2))
+    assert len(all_runs) == 2 * len(SCENES["pictures"]) + len(SCENES["flow"])
+    for run in all_runs:
+        kept = {path.name for path in run.folder(folder).iterdir()}
+        assert kept == {"config.yaml", "results.json", "network.safetensors", "checkpoints"}
+    for scene in SCENES:
+        config = folder / scene / "lps_seed0" / "config.yaml"
+        assert yaml.safe_load(config.read_text())["model"]["init_args"]["spec"]["method"] == "lps"
+        words = ["--config", str(config), "--runs", str(tmp_path), "--trainer.fast_dev_run", "true"]
+        assert main(["fit", *words]) == 0
 
 
-def test_the_report_compares_two_networks(folder):
-    html = (folder / "report.html").read_text()
-    assert "Baseline (stride)" in html
-    assert "http://" not in html.replace("http://www.w3.org", "")
-    assert "<script src" not in html
+def test_the_tables_say_who_is_exact_and_how_far_seeds_spread(folder):
+    results = json.loads((folder / "results.json").read_text())
+    for scene, rows in SCENES.items():
+        for name, row in rows.items():
+            equal = [one["bitwise_equal"] for one in results[scene][name]]
+            assert (equal == [1.0] * len(equal)) == (row.spec.method != "stride"), (scene, name)
+    text = (folder / "tables.md").read_text()
+    assert re.search(r"\| LPS \(blur, learned\) \| \d+\.\d ± \d+\.\d \|", text)
+    assert "| 100.0 ± 0.0 | 100.0 ± 0.0 |" in text
 
 
-def test_the_table_says_who_is_exact(folder):
-    table = json.loads((folder / "table.json").read_text())
-    exact = {name: row["metrics"]["all_bitwise_equal"] for name, row in table.items()}
-    assert exact == {name: ROWS[name].method != "stride" for name in ROWS}
-    for name in ("aps", "lps", "lps_tri3"):
-        assert table[name]["metrics"]["circular_consistency"] == 1
-    lines = (folder / "table.md").read_text().splitlines()
-    assert len(lines) == 2 + len(ROWS)
-    assert "| LPS Tri-3 |" in lines[-1]
+def test_a_cell_is_the_mean_and_the_standard_deviation():
+    metrics = {"accuracy": 0.5, "shifted_accuracy": 0.4}
+    metrics |= {"circular_consistency": 1.0, "bitwise_equal": 1.0}
+    made = [
+        {"metrics": {**metrics, "accuracy": a}, "time": {"train_seconds": 3}} for a in (0.5, 0.7)
+    ]
+    heads, rows = table("pictures", {"pictures": {"lps": made}})
+    assert heads[1] == "Right"
+    assert rows == [
+        ["LPS (blur, learned)", "60.0 ± 14.1", "40.0 ± 0.0", "100.0 ± 0.0", "100.0 ± 0.0", "3"]
+    ]
+
+
+def test_the_page_holds_all_it_shows(folder):
+    html = (folder / "quickstart.html").read_text()
+    assert not re.search(r"https?://|<script src|<link rel=.stylesheet", html)
+    data = json.loads(re.search(r"const \{ pictures, flow \} = (.*);\n", html)[1])
+    titles = [row.title for row in SCENES["pictures"].values()]
+    assert data["pictures"]["networks"] == titles
+    for one in data["pictures"]["shown"]:
+        changes = [len(set(labels)) > 1 for labels in one["labels"]]
+        assert all(len(labels) == 32 * 32 for labels in one["labels"])
+        assert changes[2:] == [False, False]  # APS and LPS
+    plain, lps = data["flow"]["networks"]
+    assert len(lps["largest"]) == len(lps["rollouts"]) == 9
+    assert set(lps["largest"]) == {0}
+    assert len(set(lps["valid"])) == 1
+    assert max(plain["largest"]) > 0
 
 
 def test_saved_networks_are_whole(folder):
-    network = ts.load(folder / "lps" / "network.safetensors")
+    network = ts.load(folder / "pictures" / "lps_seed1" / "network.safetensors")
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(network(x), network(x.roll((3, 5), (2, 3))))
 
 
-def test_rows_are_recipes(folder, tmp_path):
-    config = yaml.safe_load((folder / "lps" / "config.yaml").read_text())
-    assert config["model"]["init_args"]["spec"]["method"] == "lps"
-    words = ["--config", str(folder / "lps" / "config.yaml"), "--runs", str(tmp_path)]
-    assert main(["fit", *words, "--trainer.fast_dev_run", "true"]) == 0
-
-
 def test_a_stopped_run_goes_on(folder, capsys):
-    before = (folder / "aps" / "results.json").stat().st_mtime_ns
-    (folder / "lps" / "results.json").unlink()
+    done, stopped = (folder / "pictures" / f"{name}_seed0" for name in ("aps", "lps"))
+    before = (done / "results.json").stat().st_mtime_ns
+    first = json.loads((stopped / "results.json").read_text())["metrics"]
+    (stopped / "results.json").unlink()
     assert main(["quickstart", "--resume", str(folder)]) == 0  # the budget is known
-    assert (folder / "aps" / "results.json").stat().st_mtime_ns == before
-    assert (folder / "lps" / "results.json").is_file()
-    assert "APS: done before" in capsys.readouterr().err
+    assert (done / "results.json").stat().st_mtime_ns == before
+    assert json.loads((stopped / "results.json").read_text())["metrics"] == first
+    assert "seed 0: done before" in capsys.readouterr().err
 
 
 def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
-    assert main(["quickstart", "--resume", str(folder), *SMALL[:-1], "2"]) == 2
+    assert main(["quickstart", "--resume", str(folder), "--num-flows", "2"]) == 2
     assert "holds a run with another budget" in capsys.readouterr().err
-    assert main(["quickstart", "--resume", str(folder / "lps")]) == 2
+    assert main(["quickstart", "--resume", str(folder / "flow")]) == 2
     assert "no run to go on with" in capsys.readouterr().err
     assert main(["quickstart", "--runs", str(folder), "--num-train", "0"]) == 2
     assert "quickstart: num_train must be at least 1, got 0" in capsys.readouterr().err

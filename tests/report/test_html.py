@@ -14,8 +14,7 @@ from trueshift.data import SHAPE_NAMES, make_shapes
 from trueshift.report.examples import mask_rows
 from trueshift.report.html import render, write_html
 from trueshift.report.images import CHANGED, colour_mask, data_uri, heat_picture, tile
-from trueshift.report.numbers import percent
-from trueshift.report.words import break_text, shift_text, summary_lines, verdict
+from trueshift.report.words import break_text, percent, shift_text, summary_lines, verdict
 
 
 def images(num=3, size=8):

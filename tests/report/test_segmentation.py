@@ -3,14 +3,9 @@ import torch
 from PIL import Image
 
 import trueshift as ts
+from trueshift.audit.masks import Masks, common_multiple, masks_under_shift, shown_region
 from trueshift.data import make_shapes
-from trueshift.report.segmentation import (
-    Masks,
-    common_multiple,
-    masks_under_shift,
-    qualitative_figure,
-    shown_region,
-)
+from trueshift.report.figures import qualitative_figure
 
 RED = (255, 0, 60)
 

@@ -150,6 +150,18 @@ def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside
     assert "| LPS, select on input | - | ResNet-9 | 3.00 | - | no result | 100.00 | - |" in text
 
 
+def test_a_result_that_no_row_names_gets_a_row_that_says_what_is_unusual():
+    lps = next(row for row in TABLES["cifar10"].rows if row.method == "LPS")
+    straight, elsewhere = result(lps, accuracy=0.5), result(lps, accuracy=0.5)
+    straight["row"]["spec"]["train_rule"] = "straight"
+    elsewhere["row"]["network"] = "resnet101"
+    lines = build_table("cifar10", {"one": straight, "other": elsewhere})
+    others = [line for line in lines if line.row not in TABLES["cifar10"].rows]
+    assert [(line.row.method, line.sources) for line in others] == [
+        ("LPS, train_rule straight", ("one",))
+    ]
+
+
 def test_time_counts_only_on_the_papers_batch():
     row = TABLES["time"].rows[0]
     good, other = result(row), result(row)

@@ -17,7 +17,7 @@ from trueshift.training import (
     TauRule,
     WriteResults,
 )
-from trueshift.training.averaging import MovingAverage
+from trueshift.training.callbacks import MovingAverage
 from trueshift.training.segmenter import load_backbone
 from trueshift.training.tau import TAU_RULES
 from trueshift.training.timing import BatchTimes, centre_crop

@@ -6,7 +6,7 @@ from torch import nn
 
 import trueshift as ts
 from trueshift.training import MultiStep, OneCycle, Poly, parameter_groups
-from trueshift.training.optim import rate_factor
+from trueshift.training.optim import Muon, orthogonal, rate_factor
 
 
 def test_everything_decays_but_the_selectors():
@@ -73,3 +73,74 @@ def test_warmup_rises_step_by_step_to_the_full_rate():
 def test_wrong_schedules(build, match):
     with pytest.raises(ValueError, match=match):
         build()
+
+
+def test_orthogonal_brings_singular_values_near_one():
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((24, 60), (60, 24)):
+        matrix = torch.randn(shape, generator=generator)
+        values = torch.linalg.svdvals(orthogonal(matrix))
+        assert values.shape == (24,)
+        assert float(values.min()) > 0.6
+        assert float(values.max()) < 1.3
+        cosine = torch.cosine_similarity(orthogonal(matrix).flatten(), matrix.flatten(), 0)
+        assert cosine > 0.8  # same singular vectors, flatter values
+
+
+def _muon(network, **options):
+    options = {"lr": 0.1, "momentum": 0.6, "adam_lr": 0.01, **options}
+    return Muon(parameter_groups(network, 0.0), **options)
+
+
+def test_muon_trains_filters_and_leaves_the_rest_to_adam():
+    torch.manual_seed(0)
+    network = ts.models.resnet9(ts.Sampling("lps", hidden=2), 3, stem=4, widths=(4, 6, 8))
+    optimizer = _muon(network)
+    names = {id(p): name for name, p in network.named_parameters()}
+    filters, body, selectors = ([names[id(p)] for p in g["params"]] for g in optimizer.param_groups)
+    assert all(name.endswith("conv.weight") for name in filters)
+    assert "fc.weight" in body
+    assert "stem.norm.bias" in body
+    assert all(".selector." in name for name in selectors)
+    assert len(filters) + len(body) + len(selectors) == len(names)
+    before = {name: p.detach().clone() for name, p in network.named_parameters()}
+    network(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    optimizer.step()
+    for name, parameter in network.named_parameters():
+        assert not torch.equal(before[name], parameter), name
+        if name in filters:  # rows of norm 1 in the mean, then a step of singular values near lr
+            start = before[name] * len(parameter) ** 0.5 / before[name].norm()
+            largest = torch.linalg.matrix_norm((parameter.detach() - start).flatten(1), 2)
+            assert 0.05 < float(largest) < 0.13, name
+        elif name == "fc.bias":  # the first step of Adam has the size of its rate
+            torch.testing.assert_close((parameter - before[name]).abs(), torch.full((3,), 0.01))
+
+
+def test_muon_resumes_and_lowers_a_loss():
+    torch.manual_seed(0)
+    x, layer = torch.randn(64, 4, 6), nn.Conv1d(4, 4, 3)
+    target = nn.Conv1d(4, 4, 3, bias=False)(x).detach()
+    optimizer, losses = _muon(layer), []
+    for step in range(60):
+        if step == 30:  # a second optimizer goes on where the first one stopped
+            state, optimizer = optimizer.state_dict(), _muon(layer)
+            optimizer.load_state_dict(state)
+            assert optimizer.state[layer.weight]["mean"].abs().sum() > 0
+        optimizer.zero_grad()
+        y = layer(x)
+        loss = (y / y.norm() - target / target.norm()).square().sum()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_muon_calls_a_closure_with_gradients():
+    layer = nn.Conv1d(2, 2, 3)
+
+    def closure():
+        loss = layer(torch.ones(1, 2, 4)).sum()
+        loss.backward()
+        return loss
+
+    assert _muon(layer).step(closure).requires_grad

@@ -44,6 +44,7 @@ def assert_same(expected, actual):
     ("kill", "options"),
     [
         ("8", {"every": "3", "ema": "0.9"}),  # saved after 6 steps, in the middle of an epoch
+        ("10", {"optimizer": "muon"}),
         pytest.param("10", {}, marks=pytest.mark.slow),  # saved at the end of an epoch
         pytest.param("2", {"every": "1"}, marks=pytest.mark.slow),  # within the first epoch
         pytest.param("10", {"workers": "1"}, marks=pytest.mark.slow),

@@ -1,11 +1,19 @@
 import itertools
 
 import pytest
+import tiny
 import torch
 from torch import nn
 
 import trueshift as ts
-from trueshift.training import MultiRateLinear, StepDecay, TauSchedule, set_rules
+from trueshift.training import (
+    MultiRateLinear,
+    PlainProgress,
+    StepDecay,
+    TauSchedule,
+    set_rules,
+)
+from trueshift.training.tau import selectors
 
 # The paper's two tables of schedules, copied here by hand.
 CIRCULAR = MultiRateLinear(((1, 1.0), (62, 0.5), (82, 0.05), (90, 0.01)))
@@ -136,3 +144,26 @@ def test_network_without_selectors_is_left_alone():
 def test_set_rules_checks_names():
     with pytest.raises(ValueError, match="test_rule"):
         set_rules(nn.Identity(), "gumbel", "softmx")
+
+
+def _log_of(model, **options):
+    run = tiny.L.Trainer(max_epochs=1, logger=False, enable_checkpointing=False, **options)
+    run.fit(model, tiny.loader(), tiny.loader())
+    return run.callback_metrics
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*", "ignore:.*does not have many workers.*")
+def test_training_says_whether_selectors_choose(capsys):
+    options = {"enable_model_summary": False, "accelerator": "cpu", "callbacks": [PlainProgress()]}
+    model = tiny.classifier(tau=None, lr=1e-9)
+    numbers = _log_of(model, **options)
+    assert 0.25 <= float(numbers["selector/agreement"]) < 0.28
+    assert 0 <= float(numbers["selector/entropy"]) <= 2
+    said = capsys.readouterr().out
+    assert "down chooses at chance: 25." in said
+    assert "noise alone gives 25.0%" in said
+    for selector in selectors(model):  # now far above the noise
+        selector.conv2.weight.data.mul_(1e6)
+    assert float(_log_of(model, **options)["selector/agreement"]) > 0.9
+    assert "at chance" not in capsys.readouterr().out
+    assert "selector/agreement" not in _log_of(tiny.classifier("aps"), **options)

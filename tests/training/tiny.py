@@ -2,7 +2,7 @@
 
 Options: ``epochs``, ``kill`` (die at this step by SIGKILL), ``resume`` (go on from the last
 checkpoint), ``every`` (save every so many steps instead of every epoch), ``ema``, ``workers``,
-``when``, ``seed``, ``interrupt`` (press Ctrl-C in this step).
+``when``, ``seed``, ``interrupt`` (press Ctrl-C in this step), ``optimizer``.
 """
 
 import os
@@ -80,10 +80,12 @@ def run(
     workers="0",
     seed="5",
     interrupt=None,
+    optimizer="sgd",
 ):
     torch.set_num_threads(1)
     L.seed_everything(int(seed), verbose=False)
-    model = classifier(ema=None if ema is None else float(ema), schedule=MultiStep((2, 3)))
+    average = None if ema is None else float(ema)
+    model = classifier(ema=average, schedule=MultiStep((2, 3)), optimizer=optimizer)
     at_end = {"save_on_train_epoch_end": when == "on_train_epoch_end"}
     often = at_end if every is None else {"every_n_train_steps": int(every)}
     saving = ModelCheckpoint(folder, "last", enable_version_counter=False, **often)

@@ -4,6 +4,6 @@ Only this folder, ``_dispatch.py`` and ``exact.py`` ask about devices, memory fo
 sizes.
 """
 
-from trueshift._cpu import filters, maximum, sampling, scores, sums, upsample
+from trueshift._cpu import copies, filters, maximum, sampling, scores, upsample
 
-__all__ = ["filters", "maximum", "sampling", "scores", "sums", "upsample"]
+__all__ = ["copies", "filters", "maximum", "sampling", "scores", "upsample"]

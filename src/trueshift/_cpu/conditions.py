@@ -1,15 +1,18 @@
-"""When kernels pay: every threshold, and the questions that their conditions ask."""
+"""When kernels pay: every threshold, the questions that conditions ask, and work in chunks."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from trueshift.exact import channels_last, last_format
 
 
 @dataclass
@@ -18,23 +21,17 @@ class Limits:
 
     Attributes:
         chunk: What is computed at a time, so that intermediates stay in the cache.
-        pick: From this size of a component on, it is copied row by row instead of gathered.
         window: From this size of an image on, its window is copied instead of gathered.
         fill: From this size of an image on, up-sampling fills the gaps between values itself.
         mix_last: From this size of an image on, channels-last images are mixed one by one.
-        mix_windows: From this size of an image on, windows are mixed before a filter runs.
-        stem_channels: Up to this many channels, a convolution counts as one that reads images.
         close: Scores closer than this share of the sum of their terms' absolute values are computed
             again with exact sums; torch's float32 sums, which add parts of parts, err less.
     """
 
     chunk: int = 2**21
-    pick: int = 2**13
     window: int = 2**12
     fill: int = 2**13
     mix_last: int = 2**17
-    mix_windows: int = 2**18
-    stem_channels: int = 4
     close: float = 2.0**-16
 
 
@@ -71,3 +68,47 @@ def full_precision(x: Tensor) -> bool:
 def image_size(x: Tensor) -> int:
     """Return the number of elements of one image."""
     return math.prod(x.shape[1:])
+
+
+def channels_innermost(x: Tensor) -> bool:
+    """Whether ``x`` is stored channels-last or was cut from such a map."""
+    return x.ndim in (4, 5) and x.stride(1) == 1 and not x.is_contiguous()
+
+
+def empty_map(y: Tensor, sizes: Sequence[int]) -> Tensor:
+    """Allocate a map of other spatial sizes, in the memory format of ``y``."""
+    layout = last_format(y.ndim) if channels_last(y) else torch.contiguous_format
+    shape = (*y.shape[:2], *sizes)
+    return torch.empty(shape, dtype=y.dtype, device=y.device, memory_format=layout)
+
+
+def by_chunks(
+    fn: Callable[..., Tensor], *maps: Tensor, per_image: int, twice: bool = False
+) -> Tensor:
+    """Apply ``fn`` to a few images at a time, so that large intermediates stay in the cache.
+
+    Args:
+        fn: Every image of its result must depend on that image of its arguments alone.
+        maps: Tensors that begin with the batch axis.
+        per_image: Elements that ``fn`` computes for an image.
+        twice: While gradients are recorded, do so too and compute each part again in the backward
+            pass. Large maps that only take a pass or two through memory are computed faster twice
+            than once into memory that was never used.
+    """
+    if maps[0].shape[0] * per_image <= LIMITS.chunk:
+        return fn(*maps)
+    if not torch.is_grad_enabled():
+        return torch.cat([fn(*part) for part in chunks(*maps, per_image=per_image)])
+    if not (twice and torch._C._autograd._saved_tensors_hooks_is_enabled()):  # type: ignore[attr-defined]
+        return fn(*maps)
+    parts = [
+        checkpoint(fn, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in chunks(*maps, per_image=per_image)
+    ]
+    return torch.cat(parts)
+
+
+def chunks(*maps: Tensor, per_image: int) -> Iterator[tuple[Tensor, ...]]:
+    """Yield a few images of every map at a time; arguments as for :func:`by_chunks`."""
+    size = max(1, LIMITS.chunk // per_image)
+    yield from zip(*(m.split(size) for m in maps), strict=True)

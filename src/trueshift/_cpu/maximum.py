@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.chunks import by_chunks, by_chunks_twice
-from trueshift._cpu.conditions import differentiates, image_size
+from trueshift._cpu.conditions import by_chunks, differentiates, image_size
 from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
-from trueshift.exact import channels_last, convolve
+from trueshift.exact import channels_last
 from trueshift.functional import MAX_POOLS, max_down, max_filter
-from trueshift.windows import Phase, is_soft, kernel_reach, phase_window
+from trueshift.windows import Phase, is_soft, phase_window
 
 
 def _is_faster_by_axis(x: Tensor, size: tuple[int, ...]) -> bool:
@@ -87,27 +86,6 @@ def pool_windows(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> 
     return MAX_POOLS[dim](window, 2, 2)
 
 
-def _has_one_border(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> bool:
-    hard = kernel is not None and not is_soft(phase)
-    return hard and mode == "circular" and not torch.is_grad_enabled()
-
-
-@fast(max_down, when=_has_one_border)
-def filter_peaks(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> Tensor:
-    """Copy the border of the maximum and that of the filter at once, a few images at a time."""
-    dim = x.ndim - 2
-    stride, reach = (2,) * dim, kernel_reach(kernel)  # type: ignore[arg-type]
-    widths = tuple((before, after + 1) for before, after in reach)
-
-    def kept(part: Tensor, phase: Phase = phase) -> Tensor:
-        window = phase_window(part, phase, stride, widths, mode)
-        peaks = max_filter(window, stride)
-        return convolve(peaks, kernel.to(x.dtype), stride=stride, groups=x.shape[1])  # type: ignore[union-attr]
-
-    maps = (x, phase) if isinstance(phase, Tensor) else (x,)
-    return by_chunks(kept, *maps, per_image=image_size(x))
-
-
 def _is_kept_for_backward(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> bool:
     return differentiates(x)
 
@@ -120,4 +98,4 @@ def peaks_twice(x: Tensor, kernel: Tensor | None, phase: Phase, mode: Mode) -> T
         return definition(max_down)(part, kernel, phase, mode)
 
     maps = (x, phase) if isinstance(phase, Tensor) else (x,)
-    return by_chunks_twice(kept, *maps, per_image=image_size(x))
+    return by_chunks(kept, *maps, per_image=image_size(x), twice=True)

@@ -9,68 +9,91 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.borders import wrapped_copy
-from trueshift._cpu.chunks import by_chunks, chunks
-from trueshift._cpu.conditions import LIMITS, full_precision, image_size
-from trueshift._cpu.layout import channels_innermost
-from trueshift._cpu.sums import spatial_means
+from trueshift._cpu.conditions import (
+    LIMITS,
+    by_chunks,
+    channels_innermost,
+    chunks,
+    full_precision,
+    image_size,
+)
+from trueshift._cpu.copies import wrapped_copy
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channel_sum, channels_last, convolve, order_free_mean
-from trueshift.functional import Theta, conv_logits, conv_ranking, norm_logits, norm_ranking
+from trueshift.functional import Theta, conv_choice, conv_logits, norm_choice, norm_logits
+from trueshift.ties import TieBreaker, argmax_phase, break_ties
 from trueshift.windows import component_view, offset_blocks, pad
 
 
-def _ranks_by_rounded_sums(x: Tensor, theta: Theta, stride: Any, mode: Mode) -> bool:
-    return mode == "circular" and not torch.is_grad_enabled() and full_precision(x)
+def _has_rounded_sums(x: Tensor, theta: Theta, stride: Any, mode: Mode, tie_breaker: Any) -> bool:
+    return mode == "circular" and full_precision(x)
 
 
-@fast(conv_ranking, when=_ranks_by_rounded_sums)
-def rank_by_rounded_sums(
-    x: Tensor,
-    theta: Theta,
-    stride: tuple[int, ...],
-    mode: Mode,
+@fast(conv_choice, when=_has_rounded_sums)
+def choose_by_rounded_sums(
+    x: Tensor, theta: Theta, stride: tuple[int, ...], mode: Mode, tie_breaker: TieBreaker
 ) -> Tensor:
     """Compare rounded sums; where they are too close, exact ones.
 
     The terms have the same bits at every position, only the sums over space do not.
     """
     border = tuple((step, step) for step in stride)
-    weight1, bias1, weight2, bias2 = theta
+    weight1, bias1, weight2, _ = theta
 
     def means(part: Tensor) -> Tensor:
-        wide = wrapped_copy(part, border, channels_innermost(part))
-        return spatial_means(convolve(wide, weight1, bias1, dilation=stride).relu_(), stride)
+        last = channels_innermost(part)
+        hidden = convolve(wrapped_copy(part, border, last), weight1, bias1, dilation=stride)
+        return spatial_means(hidden.relu_(), stride, last)
 
-    hidden = by_chunks(means, x, per_image=_per_image(x, weight1))  # (B, C_hid, *stride)
+    per_image = max(weight1.shape[:2]) * math.prod(x.shape[2:])
+    hidden = by_chunks(means, x, per_image=per_image)  # (B, C_hid, *stride)
     terms = hidden.double() * _tap(weight2)
-    scores = terms.sum(1).flatten(1)
     margin = max(1.0, weight1.shape[0] / 512) * LIMITS.close
     unsure = terms.abs().sum(1).flatten(1).amax(1) * margin
 
     def exactly(part: Tensor) -> Tensor:
-        scores = collapsed_logits(part, theta, stride, mode, exact=True)
-        return scores - bias2.double().mean()
+        return collapsed_logits(part, theta, stride, mode, exact=True)
 
-    return _with_exact(scores, unsure, x, exactly)
+    return _choose(terms.sum(1).flatten(1), unsure, exactly, x, tie_breaker, stride)
 
 
-def _with_exact(
-    scores: Tensor, unsure: Tensor, x: Tensor, exactly: Callable[[Tensor], Tensor]
+def _choose(
+    scores: Tensor,
+    unsure: Tensor,
+    exactly: Callable[[Tensor], Tensor],
+    x: Tensor,
+    tie_breaker: TieBreaker,
+    stride: tuple[int, ...],
 ) -> Tensor:
-    """Replace the scores of images whose best two differ by less than ``unsure``."""
+    """Choose the largest score; where the best two differ by less than ``unsure``, look again."""
     best, second = scores.topk(2, dim=1).values.unbind(1)
-    close = ~(best - second > unsure)
-    if close.any():
-        scores[close] = exactly(x[close])
-    return scores
+    close = ~(best - second > unsure)  # also where a score is not finite
+    if not close.any():
+        return scores.argmax(1)
+    scores[close] = exactly(x[close])
+    return argmax_phase(scores, tie_breaker, stride)
+
+
+@fast(argmax_phase)
+def argmax_where_tied(logits: Tensor, x: TieBreaker, stride: tuple[int, ...]) -> Tensor:
+    """Read the map only if there is a tie to break."""
+    tied = logits == logits.amax(1, keepdim=True)
+    unclear = tied.sum(1) != 1  # none is where a logit is not a number
+    if not unclear.any():
+        return logits.argmax(1)
+    if not logits.isfinite().all():
+        raise ValueError(
+            "choose: scores must be finite to choose a phase, got"
+            f" {logits[unclear][0].tolist()}. Check the input and the weights for NaN and infinity."
+        )
+    return break_ties(logits, x if isinstance(x, Tensor) else x(), stride)
 
 
 def _trains(x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = False) -> bool:
@@ -81,12 +104,7 @@ def _trains(x: Tensor, theta: Theta, stride: Any, mode: Mode, *, exact: bool = F
 
 @fast(conv_logits, when=_trains)
 def trained_logits(
-    x: Tensor,
-    theta: Theta,
-    stride: tuple[int, ...],
-    mode: Mode,
-    *,
-    exact: bool = False,
+    x: Tensor, theta: Theta, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
     """Keep only the map and the sign of the first convolution for the backward pass."""
     weight1, bias1, weight2, bias2 = theta
@@ -103,12 +121,7 @@ def _has_dilated_border(
 
 @fast(conv_logits, when=_has_dilated_border)
 def collapsed_logits(
-    x: Tensor,
-    theta: Theta,
-    stride: tuple[int, ...],
-    mode: Mode,
-    *,
-    exact: bool = False,
+    x: Tensor, theta: Theta, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
     """Run both convolutions on the whole map, the second with one output channel."""
     weight1, bias1, weight2, bias2 = theta
@@ -144,6 +157,18 @@ def _per_image(x: Tensor, weight: Tensor) -> int:
     return max(weight.shape[:2]) * math.prod(x.shape[2:])
 
 
+def spatial_means(x: Tensor, stride: tuple[int, ...], last: bool) -> Tensor:
+    """Return the mean over space of every component, ``(B, C, *stride)``, in rounded sums.
+
+    One axis after the other, in the order of memory: several times faster than all at once.
+    """
+    count = math.prod(x.shape[2:]) // math.prod(stride)
+    sums = x.movedim(1, -1) if last else x
+    for axis, step in enumerate(stride, start=1 if last else 2):
+        sums = sums.unflatten(axis, (-1, step)).sum(axis)
+    return (sums.movedim(-1, 1) if last else sums) / count
+
+
 class ComponentMeans(Function):
     """The mean over space of ``relu(conv(component))``, for every component; circular borders.
 
@@ -159,7 +184,7 @@ class ComponentMeans(Function):
         for (part,) in chunks(x, per_image=_per_image(x, weight)):
             hidden = _convolve_components(part, weight, stride, bias)
             positive.append(hidden > 0)
-            means.append(spatial_means(hidden.relu_(), stride))
+            means.append(spatial_means(hidden.relu_(), stride, channels_last(hidden)))
         return torch.cat(means), torch.cat(positive)  # (B, hidden, *stride), (B, hidden, *spatial)
 
     @staticmethod
@@ -194,60 +219,44 @@ def _convolve_components(
 
 def _of_weight(x: Tensor, above: Tensor, weight: Tensor, stride: tuple[int, ...]) -> Tensor:
     total, dim = torch.zeros_like(weight), len(stride)
+    none, one = [0] * dim, [1] * dim
     for part, over in chunks(x, above, per_image=_per_image(x, weight)):
         components = component_view(part, stride).flatten(0, dim)
         components = pad(components, ((1, 1),) * dim, "circular")
         over = component_view(over, stride).flatten(0, dim)
-        total = total + weight_gradient(over, components, weight)
+        _, gradient, _ = torch.ops.aten.convolution_backward(
+            over, components, weight, None, one, none, one, False, none, 1, [False, True, False]
+        )  # the values of the weight are not read
+        total = total + gradient
     return total
 
 
-def weight_gradient(
-    grad: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, ...] | None = None, groups: int = 1
-) -> Tensor:
-    """Return the gradient of a convolution's weight; the values of the weight are not read."""
-    dim = x.ndim - 2
-    none, one = [0] * dim, [1] * dim
-    _, gradient, _ = torch.ops.aten.convolution_backward(
-        grad, x, weight, None, stride or one, none, one, False, none, groups, [False, True, False]
-    )
-    return cast(Tensor, gradient)
-
-
-def _is_power_sum(x: Tensor, p: float, stride: tuple[int, ...]) -> bool:
+def _is_power_sum(x: Tensor, p: float, stride: Any, tie_breaker: Any, **_: bool) -> bool:
     return p != math.inf
 
 
-@fast(norm_ranking, when=_is_power_sum)
-def rank_by_rounded_norms(x: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
-    """Compare rounded norms; where they are too close, exact ones."""
-    norms = _rounded_norms(x, p, stride)
-    unsure = norms.amax(1) * LIMITS.close
-    return _with_exact(norms, unsure, x, lambda part: norm_logits(part, p, stride, exact=True))
+@fast(norm_choice, when=_is_power_sum)
+def choose_by_rounded_norms(
+    x: Tensor, p: float, stride: tuple[int, ...], tie_breaker: TieBreaker, *, exact: bool = True
+) -> Tensor:
+    """Compare rounded sums of powers; where they are too close, exact norms."""
 
-
-def _is_rounded(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = False) -> bool:
-    return not exact and p != math.inf and not torch.is_grad_enabled()
-
-
-@fast(norm_logits, when=_is_rounded)
-def rounded_norms(x: Tensor, p: float, stride: tuple[int, ...], *, exact: bool = False) -> Tensor:
-    """Sum powers over channels first, then over space axis by axis."""
-    return _rounded_norms(x, p, stride).to(torch.promote_types(x.dtype, torch.float32))
-
-
-def _rounded_norms(x: Tensor, p: float, stride: tuple[int, ...]) -> Tensor:
     def means(part: Tensor) -> Tensor:
-        return spatial_means(_channel_powers(part, p), stride).flatten(1).double()
+        last = channels_innermost(part)
+        return spatial_means(_channel_powers(part, p, last), stride, last).flatten(1).double()
 
     sums = by_chunks(means, x, per_image=image_size(x))
-    sums = sums * (math.prod(x.shape[2:]) // math.prod(stride))
-    return sums if p == 1 else sums.sqrt()
+    norms = sums if p == 1 else sums.sqrt()
+
+    def exactly(part: Tensor) -> Tensor:
+        return norm_logits(part, p, stride, exact=True)
+
+    return _choose(norms, norms.amax(1) * LIMITS.close, exactly, x, tie_breaker, stride)
 
 
-def _channel_powers(x: Tensor, p: float) -> Tensor:
+def _channel_powers(x: Tensor, p: float, last: bool) -> Tensor:
     wide = torch.promote_types(x.dtype, torch.float32)
-    if not channels_innermost(x):
+    if not last:
         powers = x.to(wide).abs() if p == 1 else x.to(wide).square()
         return powers.sum(1, keepdim=True)
     norms = torch.linalg.vector_norm(x, p, 1, keepdim=True, dtype=wide)  # no map of powers

@@ -16,13 +16,18 @@ from torch import Tensor
 from torch.autograd import Function
 
 from trueshift._cpu.adjoints import inner_products
-from trueshift._cpu.chunks import by_chunks, by_chunks_twice, chunks
-from trueshift._cpu.conditions import LIMITS, full_precision, image_size
-from trueshift._cpu.layout import empty_map
-from trueshift._dispatch import fast
+from trueshift._cpu.conditions import (
+    LIMITS,
+    by_chunks,
+    chunks,
+    empty_map,
+    full_precision,
+    image_size,
+)
+from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last
-from trueshift.functional import binomial_kernel, blur, blur_up, keep_phase, place_phase
+from trueshift.functional import binomial_kernel, blur_up, keep_phase
 from trueshift.windows import component_slices, component_view, is_soft, pad
 
 
@@ -111,13 +116,10 @@ def blur_up_in_chunks(
     """Place and filter a few images at a time; in training, again in the backward pass."""
 
     def up(y: Tensor, phase: Tensor) -> Tensor:
-        filtered = blur(place_phase(y, phase, stride), kernel, mode)
-        scale = math.prod(stride)
-        return filtered * scale if filtered.requires_grad else filtered.mul_(scale)
+        return definition(blur_up)(y, kernel, phase, stride, mode)
 
     per_image = 3 * image_size(y) * math.prod(stride)  # placed, with a border, filtered
-    in_parts = by_chunks_twice if torch.is_grad_enabled() else by_chunks
-    return in_parts(up, y, phase, per_image=per_image)
+    return by_chunks(up, y, phase, per_image=per_image, twice=True)
 
 
 class TransposedBlur(Function):

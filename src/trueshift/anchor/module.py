@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,36 +11,70 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from trueshift._validate import check_positive
-from trueshift.anchor import calls, maps, stability
-from trueshift.anchor.places import Places
-from trueshift.anchor.score import DifferenceOfGaussians, strongest
-from trueshift.anchor.windows import (
+from trueshift._validate import check_map, check_positive
+from trueshift.anchor.networks import as_module, in_batches, known_window
+from trueshift.anchor.places import (
+    Line,
     Size,
-    check_frames,
+    agreement,
     check_sizes,
-    crop,
+    lines,
     per_axis,
-    residues_of,
+    residues,
+    spread,
 )
+from trueshift.anchor.score import DifferenceOfGaussians, peaks
+from trueshift.anchor.tiles import LINEAR, put_back, tiles, tiling
 from trueshift.functional import order_free_mean
 
 
 class Anchored(nn.Module):
-    """A network that sees its frames through windows that the content chooses.
+    """Let a network see its frames through windows that move with the content.
 
-    Built by :func:`trueshift.anchor`, which explains the arguments.
+    The strongest point of a frame fixes the place of its window, near the centre, modulo some
+    pixels; the network sees this window instead of the central one. Two frames of a moving camera
+    that choose the same windows give the network the same pixels, so its outputs are equal to the
+    bit. Robust inference by crop selection is due to Shifman & Weiss, "Lost in Translation" (ECCV
+    2024); the modulus, which keeps windows near the centre, is ours.
+
+    Args:
+        network: A module in eval mode, a function of one tensor, or a session of onnxruntime.
+        window: Pixels that the network sees: one integer, or one per axis, which also fixes the
+            number of axes. By default the input size that the network states (timm, vision
+            transformers, ONNX).
+        modulus: Number of places of a window: one integer, or one per axis. It lies at most half of
+            it off the centre, and jumps once in so many pixels of motion. By default 24, with
+            several windows 32, or as many as frames have room for.
+        size: Resize windows to this size, if the network needs another than ``window``.
+        anchors: Number of windows whose outputs are averaged, each fixed by a point: the strongest,
+            the strongest that is not near it, and so on. A frame with fewer points sees the window
+            of the strongest again.
+        score: Frames to scores ``(B, *spatial)`` of their points, whose bits must move with the
+            content; only points above zero count. By default :class:`DifferenceOfGaussians`.
+        batch: Windows in one call of the network; all by default. The last call is filled up, so
+            that rounding does not depend on the number of frames.
+        maps: Whether outputs are maps, to be put back into the frame. By default those of the size
+            of the windows ``(N, C, *window)`` are; saying so saves a call.
 
     Shape:
-        Frames ``(B, C, *spatial)`` of one size to the network's output for ``B`` images. Maps get
-        the spatial size of the frames.
+        Frames ``(B, C, *spatial)`` of one size to the network's output for ``B`` images; maps get
+        the spatial size of the frames. With ``return_anchor=True`` also the corners of the windows
+        in each frame, int64 ``(B, K, dim)``.
+
+    Examples:
+        >>> anchored = Anchored(lambda windows: windows.amax((1, 2, 3)), window=32)
+        >>> scene = torch.rand(1, 3, 80, 80, generator=torch.Generator().manual_seed(0))
+        >>> _, first = anchored(scene[..., :64, 3:67], return_anchor=True)
+        >>> _, second = anchored(scene[..., :64, 4:68], return_anchor=True)  # one pixel further
+        >>> (first - second).tolist()
+        [[[0, 1]]]
     """
 
     def __init__(
         self,
         network: Any,
         window: Size | None = None,
-        modulus: Size = 16,
+        modulus: Size | None = None,
         size: Size | None = None,
         anchors: int = 1,
         score: Callable[[Tensor], Tensor] | None = None,
@@ -47,8 +82,8 @@ class Anchored(nn.Module):
         maps: bool | None = None,
     ) -> None:
         super().__init__()
-        self.network = calls.as_module("network", network)
-        window = calls.known_window(self.network) if window is None and size is None else window
+        self.network = as_module("network", network)
+        window = known_window(self.network) if window is None and size is None else window
         if window is None:
             raise ValueError(
                 "anchor: the network does not state its input size. Pass window, for instance"
@@ -62,17 +97,15 @@ class Anchored(nn.Module):
                 f"anchor: a map takes each pixel from one window, got anchors={anchors}. Pass"
                 " anchors=1."
             )
-        self.window, self.modulus = check_sizes("window", window), check_sizes("modulus", modulus)
+        self.window = check_sizes("window", window)
+        self.modulus = None if modulus is None else check_sizes("modulus", modulus)
         self.size = None if size is None else check_sizes("size", size)
-        self.score = DifferenceOfGaussians() if score is None else calls.as_module("score", score)
-        self.anchors, self.maps = anchors, maps
-        self.batch = calls.known_batch(self.network) if batch is None else batch
+        self.score = DifferenceOfGaussians() if score is None else as_module("score", score)
+        self.anchors, self.batch, self.maps = anchors, batch, maps
 
     def forward(self, frames: Tensor, return_anchor: bool = False) -> Any:
-        position, value = self._strongest(frames)
         if self.maps is not True:
-            places = self._places(frames.shape[2:])
-            corners = places.corners(residues_of(places, position, value))
+            corners = self.corners(frames)
             output = self._run(frames, corners)
             if self.maps is False or not self._returned_maps(output, frames.ndim - 2):
                 output = pytree.tree_map(lambda leaf: self._averaged(leaf, len(frames)), output)
@@ -82,19 +115,23 @@ class Anchored(nn.Module):
                     "anchor: the network returns maps, and a map takes each pixel from one window,"
                     f" got anchors={self.anchors}. Pass anchors=1, or maps=False to average."
                 )
-        places = self._tiling(frames.shape[2:])
-        corners, index, inside = maps.tiles(places, residues_of(places, position, value))
+        corners, index, inside = self._tiles(frames)
+        window = per_axis("window", self.window, frames.ndim - 2)
         output = pytree.tree_map(
-            lambda leaf: maps.put_back(leaf, index, inside, places.window),
-            self._run(frames, corners),
+            lambda leaf: put_back(leaf, index, inside, window), self._run(frames, corners)
         )
         return (output, corners) if return_anchor else output
 
     def corners(self, frames: Tensor) -> Tensor:
         """Return the corners of the windows in each frame, int64 ``(B, K, dim)``."""
-        position, value = self._strongest(frames)
-        places = self._places(frames.shape[2:])
-        return places.corners(residues_of(places, position, value))
+        points = list(peaks(self._scores(frames), self.anchors))
+        position, value = (torch.stack(parts, 1) for parts in list(zip(*points, strict=True))[:2])
+        found = value > 0  # frames with fewer points than windows see that of the strongest again
+        position = torch.where(found[..., None], position, position[:, :1])
+        axes = self._lines(frames.shape[2:])
+        where = residues(axes, position, torch.where(found, value, value[:, :1]))  # (B, K, dim)
+        corners = [a.corners(r)[..., 0] for a, r in zip(axes, where.unbind(-1), strict=True)]
+        return torch.stack(corners, -1)
 
     def tiles(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what a map is assembled from.
@@ -104,9 +141,7 @@ class Anchored(nn.Module):
             index of its tile, int64 ``(B, *spatial)``. Where two frames use the same tile of the
             scene for a pixel, the values are equal.
         """
-        places = self._tiling(frames.shape[2:])
-        corners, index, _ = maps.tiles(places, residues_of(places, *self._strongest(frames)))
-        return corners, index
+        return self._tiles(frames)[:2]
 
     def slack(self, frames: Tensor) -> Tensor:
         """Return how far the content of each frame may move before its windows change.
@@ -116,7 +151,15 @@ class Anchored(nn.Module):
             move along one axis or several, as long as no stronger point enters the frame. Frames
             without any point, constant ones, have none.
         """
-        return stability.slack(self._places(frames.shape[2:]), self._scores(frames))
+        score, slack = self._scores(frames), []
+        axes = self._lines(frames.shape[2:])
+        for position, value, _ in peaks(score, self.anchors):
+            lower = residues(axes, position, value)
+            last = lower.new_tensor(score.shape[1:]) - 1
+            upper = lower.new_tensor([axis.modulus - 1 for axis in axes]) - lower
+            both = torch.stack([lower, torch.minimum(upper, last - position)], -1)
+            slack.append(torch.where((value > 0)[:, None, None], both, slack[0] if slack else 0))
+        return torch.stack(slack).amin(0)
 
     def margin(self, frames: Tensor) -> Tensor:
         """Return by what share the strongest point exceeds all that would choose other windows.
@@ -125,10 +168,22 @@ class Anchored(nn.Module):
             Between 0, a tie, and 1, ``(B,)``. The windows stay the same if no score changes by more
             than half of that share of the strongest.
         """
-        return stability.margin(self._places(frames.shape[2:]), self._scores(frames))
+        score, margins = self._scores(frames), []
+        axes = self._lines(frames.shape[2:])
+        for position, value, left in peaks(score, self.anchors):
+            others = [
+                (torch.arange(n, device=score.device) - place[:, None]) % axis.modulus != 0
+                for axis, n, place in zip(axes, score.shape[1:], position.unbind(1), strict=True)
+            ]
+            rivals = functools.reduce(torch.logical_or, spread(others))
+            rival = torch.where(rivals, left, 0.0).flatten(1).amax(1).clamp(min=0)
+            margins.append(torch.where(value > 0, 1 - rival / value, 0.0))
+        return torch.stack(margins).amin(0)
 
     def agreement(self, frame: Size, move: Size) -> float:
-        """Return the probability that two frames choose the same windows, if places are uniform.
+        """Return the probability that two frames choose the same windows.
+
+        The points of all windows are taken to be independent and equally likely to be anywhere.
 
         Args:
             frame: Size of the frames: one integer for two axes, or one per axis.
@@ -136,42 +191,28 @@ class Anchored(nn.Module):
         """
         sizes = (frame, frame) if isinstance(frame, int) else tuple(frame)
         moves = (move,) * len(sizes) if isinstance(move, int) else tuple(move)
-        return stability.agreement(self._places(sizes), self._points(sizes), moves)
+        border = getattr(self.score, "support", 1) - 1
+        points = tuple(size - border for size in sizes)
+        return agreement(self._lines(sizes), points, moves) ** self.anchors
 
     def extra_repr(self) -> str:
         return f"window={self.window}, modulus={self.modulus}, anchors={self.anchors}"
 
-    def _places(self, frame: Sequence[int]) -> Places:
+    def _lines(self, frame: Sequence[int]) -> tuple[Line, ...]:
         dim = len(frame)
-        count = round(self.anchors ** (1 / dim))
-        if count**dim != self.anchors:
-            near = sorted({max(1, count - 1) ** dim, count**dim, (count + 1) ** dim})
-            raise ValueError(
-                f"anchor: anchors must be n ** {dim}, n windows along each of {dim} axes, got"
-                f" {self.anchors}. Choose from: {', '.join(map(str, near))}."
-            )
-        window, modulus = self._window_and_modulus(dim)
-        return Places(tuple(frame), window, modulus, (count,) * dim)
+        modulus = None if self.modulus is None else per_axis("modulus", self.modulus, dim)
+        return lines(frame, per_axis("window", self.window, dim), modulus, self.anchors)
 
-    def _tiling(self, frame: Sequence[int]) -> Places:
-        return maps.tiling(tuple(frame), *self._window_and_modulus(len(frame)))
+    def _tiles(self, frames: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        position, value, _ = next(peaks(self._scores(frames)))
+        axes = tiling(self._lines(frames.shape[2:]))
+        return tiles(axes, residues(axes, position, value))
 
-    def _window_and_modulus(self, dim: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return per_axis("window", self.window, dim), per_axis("modulus", self.modulus, dim)
-
-    def _points(self, frame: Sequence[int]) -> tuple[int, ...]:
-        border = getattr(self.score, "support", 1) - 1
-        return tuple(f - border for f in frame)
-
+    @torch.no_grad()
     def _scores(self, frames: Tensor) -> Tensor:
-        check_frames(frames)
-        dim = frames.ndim - 2
-        if min(self._points(frames.shape[2:])) < 1:
-            raise ValueError(
-                f"anchor: the score needs frames of at least {self.score.support} pixels, got"
-                f" shape {tuple(frames.shape)}. Pass larger frames, or a score of smaller support."
-            )
+        _check_frames(frames, getattr(self.score, "support", 1))
         score: Tensor = self.score(frames)
+        dim = frames.ndim - 2
         if score.ndim == dim + 2 and score.shape[1] == 1:
             score = score[:, 0]
         if score.ndim != dim + 1 or score.shape[0] != frames.shape[0] or 0 in score.shape[1:]:
@@ -181,28 +222,18 @@ class Anchored(nn.Module):
             )
         return score
 
-    @torch.no_grad()
-    def _strongest(self, frames: Tensor) -> tuple[Tensor, Tensor]:
-        return strongest(self._scores(frames))
-
     def _run(self, frames: Tensor, corners: Tensor) -> Any:
         dim = frames.ndim - 2
-        windows = crop(frames, corners, per_axis("window", self.window, dim))
+        windows = _crop(frames, corners, per_axis("window", self.window, dim))
         if self.size is not None:
-            windows = F.interpolate(
-                windows,
-                per_axis("size", self.size, dim),
-                mode=maps.LINEAR[dim],
-                antialias=dim == 2,
-            )
-        return calls.call(self.network, windows, self.batch)
+            size = per_axis("size", self.size, dim)
+            windows = F.interpolate(windows, size, mode=LINEAR[dim], antialias=dim == 2)
+        return in_batches(self.network, windows, self.batch)
 
     def _returned_maps(self, output: Any, dim: int) -> bool:
         seen = per_axis("size", self.size or self.window, dim)
-        return any(
-            leaf.ndim == dim + 2 and tuple(leaf.shape[2:]) == seen
-            for leaf in pytree.tree_leaves(output)
-        )
+        leaves = pytree.tree_leaves(output)
+        return any(leaf.ndim == dim + 2 and tuple(leaf.shape[2:]) == seen for leaf in leaves)
 
     def _averaged(self, leaf: Tensor, count: int) -> Tensor:
         if self.anchors == 1:
@@ -213,3 +244,31 @@ class Anchored(nn.Module):
                 " Return scores, or pass anchors=1."
             )
         return order_free_mean(leaf.unflatten(0, (count, self.anchors)), 1).to(leaf.dtype)
+
+
+def _crop(frames: Tensor, corners: Tensor, window: tuple[int, ...]) -> Tensor:
+    """Cut out windows ``(B * K, C, *window)``."""
+    cut = []
+    for frame, places in zip(frames, corners.tolist(), strict=True):
+        for corner in places:
+            part = frame
+            for axis, (start, length) in enumerate(zip(corner, window, strict=True), start=1):
+                part = part.narrow(axis, start, length)
+            cut.append(part)
+    return torch.stack(cut) if cut else frames.new_empty(0, frames.shape[1], *window)
+
+
+def _check_frames(frames: object, support: int) -> None:
+    """Raise unless ``frames`` are frames of one size ``(B, C, *spatial)`` that the score takes."""
+    if isinstance(frames, list | tuple):
+        shapes = sorted({tuple(getattr(frame, "shape", ())) for frame in frames})
+        raise TypeError(
+            f"anchor: frames must be one tensor (B, C, *spatial), got {len(frames)} frames of"
+            f" shapes {shapes}. Stack frames of one size; call once for each size."
+        )
+    check_map("anchor", frames, name="frames")  # type: ignore[arg-type]  # refuses the rest
+    if min(frames.shape[2:]) < support:  # type: ignore[attr-defined]
+        raise ValueError(
+            f"anchor: the score needs frames of at least {support} pixels, got shape"
+            f" {tuple(frames.shape)}. Pass larger frames, or a score of smaller support."  # type: ignore[attr-defined]
+        )

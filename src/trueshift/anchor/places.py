@@ -1,81 +1,138 @@
-"""Where windows may lie in a frame: a lattice that the strongest point of the frame fixes.
+"""Where windows may lie in a frame: a strong point of the frame fixes the place of each.
 
-Along each axis a window of ``w`` pixels has ``f - w + 1`` places in a frame of ``f``. The strongest
-point, at position ``a``, allows those places that are ``a`` modulo the spacing ``m``. The ``n`` of
-them that lie nearest the centre are taken: exactly one in each of ``n`` neighbouring runs of ``m``
-places. When the content moves, the lattice moves along; the windows stay on the same content until
-one of them leaves its run and re-enters at the other end.
+Along each axis a window of ``w`` pixels has ``f - w + 1`` places in a frame of ``f``. A point at
+position ``a`` puts its window at place ``a`` modulo ``m`` of a run of ``m`` places in the middle.
+When the content moves, the window moves along, until it leaves its run and re-enters at the other
+end.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from trueshift._validate import check_positive
+
+Size = int | Sequence[int]
+MODULUS = {1: 24, 2: 32}  # of one window, of several; chosen on photos: docs/frames.md
+
+
+def check_sizes(name: str, value: Size) -> int | tuple[int, ...]:
+    """Check one positive integer, or one for each axis."""
+    several = isinstance(value, list | tuple)
+    for number in value if several else [value]:  # type: ignore[union-attr]
+        check_positive("anchor", **{name: number})  # type: ignore[arg-type]  # refuses the rest
+    return tuple(int(n) for n in value) if several else int(value)  # type: ignore
+
+
+def per_axis(name: str, value: int | tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """Return one size for each of ``dim`` axes."""
+    if isinstance(value, int):
+        return (value,) * dim
+    if len(value) != dim:
+        raise ValueError(
+            f"anchor: {name} {value} has {len(value)} entries for frames with {dim} spatial axes."
+            f" Pass one integer, or {dim}; frames need a batch axis, (B, C, *spatial)."
+        )
+    return value
+
 
 @dataclass(frozen=True)
-class Places:
-    """The admissible places of windows in frames of one size.
+class Line:
+    """The places of windows along one axis.
+
+    Args:
+        frame: Size of the frame.
+        window: Size of the windows.
+        modulus: Number ``m`` of places.
+        count: Number of windows that one point fixes, ``modulus`` apart: more than one for maps.
+    """
+
+    frame: int
+    window: int
+    modulus: int
+    count: int = 1
+
+    @property
+    def start(self) -> int:
+        """First place that is used: the run lies in the middle."""
+        return (self.frame - self.window + 1 - self.modulus * self.count) // 2
+
+    @property
+    def middle(self) -> int:
+        """Residue that puts the windows around the centre of the frame."""
+        return (self.frame - self.window - (self.count - 1) * self.modulus) // 2 - self.start
+
+    def corners(self, residues: Tensor) -> Tensor:
+        """Return where the windows begin: ``(*, count)``, from residues ``(*)``."""
+        steps = torch.arange(self.count, device=residues.device) * self.modulus
+        return residues[..., None] + steps + self.start
+
+
+def lines(
+    frame: Sequence[int], window: Sequence[int], modulus: Sequence[int] | None, anchors: int = 1
+) -> tuple[Line, ...]:
+    """Return the places along each axis.
 
     Args:
         frame: Size of the frames along each axis.
         window: Size of the windows along each axis.
-        spacing: Distance ``m`` of the lattice along each axis.
-        counts: Number of windows ``n`` along each axis.
+        modulus: Along each axis; ``None`` takes that of :data:`MODULUS`, or as many as there is
+            room for.
+        anchors: Number of windows.
     """
+    room = [f - w + 1 for f, w in zip(frame, window, strict=True)]
+    if min(room) < 1:
+        raise ValueError(
+            f"anchor: windows of {tuple(window)} do not fit into frames of {tuple(frame)}."
+            " Pass a smaller window, or larger frames."
+        )
+    if modulus is None:
+        usual = MODULUS[min(anchors, 2)]
+        modulus = [min(usual, r, w) for r, w in zip(room, window, strict=True)]
+    if any(m > r for m, r in zip(modulus, room, strict=True)):
+        least = tuple(w + m - 1 for w, m in zip(window, modulus, strict=True))
+        raise ValueError(
+            f"anchor: windows of {tuple(window)} have {tuple(room)} places in frames of"
+            f" {tuple(frame)}, fewer than the modulus {tuple(modulus)}. Pass a smaller modulus, or"
+            f" frames of at least {least}."
+        )
+    return tuple(Line(f, w, m) for f, w, m in zip(frame, window, modulus, strict=True))
 
-    frame: tuple[int, ...]
-    window: tuple[int, ...]
-    spacing: tuple[int, ...]
-    counts: tuple[int, ...]
 
-    def __post_init__(self) -> None:
-        if any(w > f for w, f in zip(self.window, self.frame, strict=True)):
-            raise ValueError(
-                f"anchor: windows of {self.window} do not fit into frames of {self.frame}."
-                " Pass a smaller window, or larger frames."
-            )
-        axes = zip(self.room, self.spacing, self.counts, strict=True)
-        if any(m * n > room for room, m, n in axes):
-            most = tuple(room // n for room, n in zip(self.room, self.counts, strict=True))
-            least = tuple(
-                w + m * n - 1
-                for w, m, n in zip(self.window, self.spacing, self.counts, strict=True)
-            )
-            advice = f"modulus={most}, " if min(most) > 0 else ""
-            raise ValueError(
-                f"anchor: windows of {self.window} have {self.room} places in frames of"
-                f" {self.frame}, too few for {self.counts} windows at a modulus of {self.spacing}."
-                f" Pass {advice}fewer anchors, or frames of at least {least}."
-            )
+def residues(axes: Sequence[Line], position: Tensor, value: Tensor) -> Tensor:
+    """Residues of points ``(*, dim)``; where no point is above zero, those of central windows."""
+    modulus, middle = ([getattr(a, n) for a in axes] for n in ("modulus", "middle"))
+    centre = position.new_tensor(middle)
+    return torch.where(value[..., None] > 0, position % position.new_tensor(modulus), centre)
 
-    @property
-    def room(self) -> tuple[int, ...]:
-        """Number of places along each axis."""
-        return tuple(f - w + 1 for f, w in zip(self.frame, self.window, strict=True))
 
-    @property
-    def start(self) -> tuple[int, ...]:
-        """First place that is used: the runs lie around the centre."""
-        axes = zip(self.room, self.spacing, self.counts, strict=True)
-        return tuple((room - m * n) // 2 for room, m, n in axes)
+def agreement(axes: Sequence[Line], points: Sequence[int], move: Sequence[int]) -> float:
+    """Probability that two frames choose the same windows.
 
-    @property
-    def middle(self) -> tuple[int, ...]:
-        """Residues that put the windows around the centre of the frame."""
-        axes = zip(self.room, self.spacing, self.counts, self.start, strict=True)
-        return tuple((room - 1) // 2 - (n - 1) * m // 2 - start for room, m, n, start in axes)
+    Assumed: the strongest of all points that either frame sees is equally likely to be any of them.
+    Both frames choose the same windows if it lies in both and its residue does not wrap around:
+    along an axis ``n (1 - d / m)`` of ``n`` points, if ``n`` is a multiple of the modulus ``m``.
+    The frames share a fraction ``q`` of their points, so together they have ``2 - q`` times the
+    points of one: the probability is the product of ``1 - d / m`` over the axes, over ``2 - q``.
 
-    def along(self, axis: int, residues: Tensor) -> Tensor:
-        """Return the corners along one axis: ``(B, n)``, from residues ``(B, dim)``."""
-        steps = torch.arange(self.counts[axis], device=residues.device) * self.spacing[axis]
-        return residues[:, axis, None] + steps + self.start[axis]
+    Args:
+        axes: The places of windows.
+        points: Number of scored points along each axis.
+        move: Pixels between the two frames along each axis.
 
-    def corners(self, residues: Tensor) -> Tensor:
-        """Return the corners of all windows, row-major: ``(B, K, dim)``."""
-        return grid([self.along(axis, residues) for axis in range(len(self.frame))])
+    Returns:
+        The probability, counted for any ``n``. No rule with ``m`` places exceeds the product.
+    """
+    kept = shared = 1.0
+    for axis, step, n in zip(axes, move, points, strict=True):
+        d = abs(step)
+        kept *= sum(place % axis.modulus >= d for place in range(d, n)) / n
+        shared *= max(0, n - d) / n
+    return kept / (2 - shared)
 
 
 def grid(axes: list[Tensor]) -> Tensor:

@@ -7,8 +7,15 @@ the same pixels at every position, so a shifted frame has the shifted score, bit
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor, nn
+
+from trueshift.anchor.places import spread
+
+APART = 13  # pixels along some axis between the points of several windows
 
 # A sum of two pixels that are s apart adds s * s / 4 to the variance of a low-pass filter.
 _NARROW = (1, 1, 2, 2)  # variance 2.5: the triangle 1 2 3 4 3 2 1
@@ -51,23 +58,31 @@ def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
     return x
 
 
-def strongest(score: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the strongest point of each score, and how strong it is.
+def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield the strongest points of each score, one after the other, :data:`APART` or more apart.
 
     Of equal points the first in reading order counts, an order that moves with the content. Values
     that are not numbers never count.
 
     Args:
         score: ``(B, *spatial)``.
+        count: How many.
 
-    Returns:
-        Positions int64 ``(B, dim)`` and values ``(B,)``.
+    Yields:
+        Positions int64 ``(B, dim)``, values ``(B,)``, and the score of all points that could still
+        be chosen ``(B, *spatial)``; others are minus infinity.
 
     Examples:
-        >>> strongest(torch.tensor([[0.0, 3.0, 1.0, 3.0]]))
-        (tensor([[1]]), tensor([3.]))
+        >>> [position.tolist() for position, _, _ in peaks(torch.tensor([[0.0, 3.0, 1.0, 3.0]]))]
+        [[[1]]]
     """
-    flat = score.flatten(1).nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    first = flat.argmax(1, keepdim=True)  # of several, torch promises the first
-    position = torch.stack(torch.unravel_index(first[:, 0], score.shape[1:]), 1)
-    return position, flat.gather(1, first)[:, 0]
+    left = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    for _ in range(count):
+        first = left.flatten(1).argmax(1, keepdim=True)  # of several, torch promises the first
+        position = torch.stack(torch.unravel_index(first[:, 0], score.shape[1:]), 1)
+        yield position, left.flatten(1).gather(1, first)[:, 0], left
+        near = [
+            (torch.arange(n, device=score.device) - place[:, None]).abs() < APART
+            for n, place in zip(score.shape[1:], position.unbind(1), strict=True)
+        ]
+        left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)

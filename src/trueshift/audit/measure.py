@@ -25,7 +25,7 @@ def audit(
     model: Callable[[Tensor], Any],
     images: Images,
     labels: Tensor | None = None,
-    shifts: Shifts = "all",
+    shifts: Shifts | None = None,
     kind: str = "circular",
     output: str | int | None = None,
     batch_size: int = 64,
@@ -51,15 +51,18 @@ def audit(
         images: ``(N, C, H, W)``, floating and normalised as in training; or a sequence of
             ``(C, H, W)`` or ``(image, label)`` of one size, read when needed.
         labels: ``(N,)``, or masks ``(N, H, W)`` where 255 does not count; for the accuracy.
-        shifts: ``"all"``, a number to draw at random, or a list of (dy, dx).
+        shifts: ``"all"``, a number to draw at random, or a list of (dy, dx). By default all
+            circular ones; of standard ones the eight within a pixel and those by exactly 1, 2, 4,
+            8, 16 and 32 pixels along both axes, as far as images have room.
         kind: ``"circular"``: what leaves re-enters opposite; ``"standard"``: the network sees a
             window of the image that moves; or ``"both"``.
         output: Key or index of the logits in a dict or tuple; dots go deeper: ``"out.0"``.
         batch_size: Images per call of the network.
         progress: Called with the number of shifted images seen so far and to see in all.
-        window: Size of the window of standard shifts; by default about three quarters.
+        window: Size of the frame that moves over an image, for standard shifts; by default about
+            three quarters of it.
         examples: How many of the least consistent images to keep for the report, or which ones.
-        layers: Also measure the error of every module.
+        layers: Also measure the error of every module; not inside an anchored network.
         seed: Seed of random shifts.
         wraps: Along which axes circular shifts go, (vertical, horizontal); ``None`` means those
             that the network names in ``spec`` or ``plan``, else both.

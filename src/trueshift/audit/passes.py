@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from trueshift.anchor import Anchored
 from trueshift.audit.images import ImageSource
 from trueshift.audit.layers import LayerError, LayerRecorder
 from trueshift.audit.margins import Choice, SelectorRecorder
@@ -16,7 +17,7 @@ from trueshift.audit.predictor import Predictor, confidence_of, labels_of
 from trueshift.audit.probes import learned_layers
 from trueshift.audit.results import Example, Measurement
 from trueshift.audit.selection import Selection, diagnose_selectors
-from trueshift.audit.shifting import Offsets, ShiftSet
+from trueshift.audit.shifting import ALL_MOVES, Offsets, ShiftSet
 from trueshift.audit.tally import Tally
 
 _DRAWS = 3  # of random choices
@@ -55,7 +56,7 @@ class Passes:
         self.source, self.network, self.shift_sets = source, network, shift_sets
         self.first = shift_sets[0]
         self.batch_size, self.num_examples, self.progress = batch_size, num_examples, progress
-        self.module = network.module if layers else None
+        self.module = network.module if layers and not isinstance(network.model, Anchored) else None
         self.learns = self.module is not None and bool(learned_layers(self.module))
         self.selectors = None if network.module is None else SelectorRecorder(network.module)
         self.done, self.task = 0, ""
@@ -172,7 +173,8 @@ class Passes:
             outputs = self.network(torch.cat([shift_set.see(images, s) for s in padded]))
             for k in range(len(shifts)):
                 rows = slice(k * len(images), (k + 1) * len(images))
-                tally.add(low + k, reference[rows], outputs[rows], labels, indices)
+                same = self._same_windows(shift_set, images, shifts[k])
+                tally.add(low + k, reference[rows], outputs[rows], labels, indices, same)
             self._tell(len(images) * len(shifts))
 
     def _reference(self, still: Tensor, rows: int, record: bool) -> Tensor:
@@ -184,6 +186,24 @@ class Passes:
             outputs = self.network(still)
         self.task = "classification" if outputs.ndim == 2 else "segmentation"
         return outputs
+
+    def _same_windows(self, shift_set: ShiftSet, images: Tensor, shift: Offsets) -> Tensor | None:
+        """Tell whether windows moved along with the content: boolean ``(B,)``."""
+        windows = self._windows(shift_set, images, (0, 0), shift)
+        if windows is None or shift not in ALL_MOVES:
+            return None
+        still, moved = windows[..., :2].chunk(2)
+        return (moved == still + still.new_tensor(shift)).flatten(1).all(1)
+
+    def _windows(self, shift_set: ShiftSet, images: Tensor, *shifts: Offsets) -> Tensor | None:
+        """Return top, left, height and width of the windows of an anchored classifier."""
+        if not isinstance(self.network.model, Anchored) or self.task != "classification":
+            return None
+        frames = torch.cat([shift_set.see(images, shift) for shift in shifts])
+        corners = self.network.model.corners(frames)  # (B * shifts, K, 2)
+        return torch.cat(
+            [corners, corners.new_tensor(self.network.model.window).expand_as(corners)], 2
+        )
 
     def _example(self, index: int, measured: Measurement) -> Example:
         images, labels = self.source.batch([index])
@@ -201,6 +221,7 @@ class Passes:
             consistency=measured.image_shares[index],
             labels=torch.cat(answers),
             confidences=torch.cat(confidences),
+            windows=self._windows(self.first, images, *self.view_shifts),
         )
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
+from trueshift.audit.moves import Move
 from trueshift.audit.selection import Selection
 from trueshift.audit.shifting import BOTH, Offsets, Wraps
 
@@ -59,6 +60,8 @@ class Measurement:
         bitwise_share: Share of pairs (image, shift) whose outputs have the same bits.
         image_shares: Consistency of every image.
         wraps: Along which axes images were shifted, (vertical, horizontal).
+        moves: Standard shifts by exactly 1, 2, 4, ... pixels along both axes, where measured.
+        neighbours: Pictures that say the same in all nine frames within one pixel.
     """
 
     kind: str
@@ -75,6 +78,8 @@ class Measurement:
     bitwise_share: float
     image_shares: tuple[float, ...]
     wraps: Wraps = BOTH
+    moves: tuple[Move, ...] = ()
+    neighbours: Move | None = None
 
     @property
     def bitwise_equal(self) -> bool:
@@ -106,6 +111,8 @@ class Example:
         consistency: Share of shifts (and pixels) with the unshifted label.
         labels: int64 ``(V,)``, or masks ``(V, h, w)`` as the network gave them, still shifted.
         confidences: Probability of the label, ``(V,)``; for masks the mean over pixels.
+        windows: Top, left, height and width of the windows that an anchored classifier chose in its
+            frames, int64 ``(V, K, 4)``; None for others.
     """
 
     index: int
@@ -114,6 +121,7 @@ class Example:
     consistency: float
     labels: Tensor
     confidences: Tensor
+    windows: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,23 @@ from trueshift.layers.selectors import NormSelector
 _ABOVE_NOISE = 0.05  # of the way from chance to certainty
 
 
+def at_chance(agreement: float, num_phases: int) -> bool:
+    """Whether no more noisy draws agree with a selector than with any fixed component."""
+    chance = 1 / num_phases
+    return agreement - chance < _ABOVE_NOISE * (1 - chance)
+
+
+def expected_agreement(logits: Tensor) -> float:
+    """Return the share of Gumbel draws that keep the largest of the logits ``(B, P)``."""
+    return float(logits.softmax(1).amax(1).mean())
+
+
+def entropy_of_choices(phases: Tensor) -> float:
+    """Return the entropy in bits of choices ``(B,)``."""
+    shares = phases.bincount().double() / len(phases)
+    return float(-torch.special.xlogy(shares, shares).sum() / math.log(2)) + 0.0
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a network answers with other choices than its own.
@@ -59,8 +76,7 @@ class LayerSelection:
     @property
     def at_chance(self) -> bool:
         """Whether the noise of training drowns the logits."""
-        chance = 1 / self.num_phases
-        return self.agreement - chance < _ABOVE_NOISE * (1 - chance)
+        return at_chance(self.agreement, self.num_phases)
 
 
 @dataclass(frozen=True)
@@ -163,14 +179,13 @@ class _Choices:
 
     def result(self, name: str, averaged: Outcome | None) -> LayerSelection:
         logits = torch.cat(self.logits)
-        shares = torch.cat(self.phases).bincount().double() / len(logits)
         best, second = logits.topk(2).values.unbind(1)
         return LayerSelection(
             name=name,
             num_phases=self.num_phases,
-            entropy=float(-torch.special.xlogy(shares, shares).sum() / math.log(2)) + 0.0,
+            entropy=entropy_of_choices(torch.cat(self.phases)),
             gap=float((best - second).mean()),
-            agreement=float(logits.softmax(1).amax(1).mean()),
+            agreement=expected_agreement(logits),
             same_as_norm=float(torch.cat(self.same).mean()),
             averaged=averaged,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,18 @@ Offsets = tuple[int, int]
 Shifts = str | int | Sequence[Offsets]
 Wraps = tuple[bool, ...]
 BOTH: Wraps = (True, True)
+DISTANCES = (1, 2, 4, 8, 16, 32)  # of moves along both axes
+NEIGHBOURS: tuple[Offsets, ...] = tuple(
+    shift for shift in itertools.product((-1, 0, 1), repeat=2) if shift != (0, 0)
+)
+
+
+def diagonal(distance: int) -> tuple[Offsets, ...]:
+    """Return the four moves of a distance along both axes."""
+    return tuple(itertools.product((-distance, distance), repeat=2))
+
+
+ALL_MOVES = frozenset(NEIGHBOURS).union(*map(diagonal, DISTANCES))
 
 
 class ShiftSet(NamedTuple):
@@ -39,7 +52,7 @@ class ShiftSet(NamedTuple):
 
 def shift_set(
     kind: str,
-    shifts: Shifts,
+    shifts: Shifts | None,
     size: tuple[int, int],
     window: int | None,
     multiple: int | tuple[int, ...],
@@ -50,7 +63,8 @@ def shift_set(
 
     Args:
         kind: ``"circular"`` or ``"standard"``.
-        shifts: ``"all"``, how many to draw at random, or a list of (dy, dx).
+        shifts: ``"all"``, how many to draw at random, or a list of (dy, dx); None means all
+            circular ones, and for standard ones the moves of :data:`ALL_MOVES` that fit.
         size: Height and width of the images.
         window: Side of what the network sees under standard shifts; None chooses.
         multiple: What the network needs its sizes to be a multiple of, or one per axis.
@@ -105,13 +119,15 @@ def default_window(size: tuple[int, int], multiple: int | tuple[int, ...]) -> tu
 
 
 def _resolve(
-    shifts: Shifts, shift_set: ShiftSet, size: tuple[int, int], seed: int
+    shifts: Shifts | None, shift_set: ShiftSet, size: tuple[int, int], seed: int
 ) -> tuple[Offsets, ...]:
     """Return the shifts without (0, 0), in order; circular ones up to half the size."""
     kind, window = shift_set.kind, shift_set.window
     rows, columns = ranges = shift_set.ranges(size)
-    if isinstance(shifts, str):
-        if shifts != "all":
+    if shifts is None and kind == "standard":
+        offsets = {(dy, dx) for dy, dx in ALL_MOVES if dy in rows and dx in columns}
+    elif shifts is None or isinstance(shifts, str):
+        if shifts not in (None, "all"):
             raise ValueError(f"audit: shifts must be 'all', a number or a list, got {shifts!r}.")
         offsets = {(dy, dx) for dy in rows for dx in columns}
     elif isinstance(shifts, Sequence | Tensor):

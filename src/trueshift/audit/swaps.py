@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from trueshift._validate import Stride, stride_per_axis
 from trueshift.audit.probes import Layers
-from trueshift.layers.selectors import NormSelector
+from trueshift.layers.selectors import FixedSelector, NormSelector
 
 Network = Callable[[Tensor], Tensor]
 
@@ -33,25 +33,6 @@ class RandomSelector(nn.Module):
     def forward(self, x: Tensor, stride: Stride, tie_breaker: Any = None) -> Tensor:
         num_phases = math.prod(stride_per_axis("RandomSelector", stride, x.ndim - 2))
         return torch.randint(num_phases, (len(x),), generator=self.generator).to(x.device)
-
-    choose = forward
-
-
-class ConstantSelector(nn.Module):
-    """Chooses the same phase for all images.
-
-    Args:
-        phase: Which one.
-    """
-
-    learns = False
-
-    def __init__(self, phase: int) -> None:
-        super().__init__()
-        self.phase = phase
-
-    def forward(self, x: Tensor, stride: Stride, tie_breaker: Any = None) -> Tensor:
-        return torch.full((len(x),), self.phase, device=x.device)
 
     choose = forward
 
@@ -90,7 +71,7 @@ def averaged_over_phases(
     """Return the mean of the outputs with each phase of one layer."""
     outputs = []
     for phase in range(num_phases):
-        with replaced_selectors({"": layer}, ConstantSelector(phase)):
+        with replaced_selectors({"": layer}, FixedSelector(phase)):
             outputs.append(network(images))
     return _mean(outputs)
 

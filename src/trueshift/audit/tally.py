@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from trueshift.audit.moves import MoveTally
 from trueshift.audit.predictor import IGNORE, labels_of
 from trueshift.audit.results import Measurement, Spread
 from trueshift.audit.shifting import Offsets, ShiftSet
@@ -27,6 +28,7 @@ class Tally:
         self.image_shares = torch.zeros(num_images, dtype=torch.float64)
         self.correct = torch.zeros(len(shifts), 2, dtype=torch.float64)  # right, counted
         self.correct_still = torch.zeros(2, dtype=torch.float64)
+        self.moves = MoveTally(shifts, num_images)
         self.largest, self.bitwise = 0.0, 0
         self.changes: list[Tensor] = []
         self.every = -(-len(shifts) * num_images // _KEPT)
@@ -40,12 +42,18 @@ class Tally:
         self.moments += torch.cat([torch.tensor([float(values.numel())]), sums])
         if labels is not None:
             _check_labels(labels, max(reference.shape[1], 2))
-            self.correct_still += self._right(labels_of(reference), labels, (0, 0))
+            self.correct_still += self._right(labels_of(reference), labels, (0, 0)).sum(0)
 
     def add(
-        self, k: int, reference: Tensor, output: Tensor, labels: Tensor | None, indices: range
+        self,
+        k: int,
+        reference: Tensor,
+        output: Tensor,
+        labels: Tensor | None,
+        indices: range,
+        same_windows: Tensor | None = None,
     ) -> None:
-        """Count a batch at shift number ``k``."""
+        """Count a batch at shift number ``k``; an anchored network has the same windows or not."""
         from trueshift.metrics.agreement import agreement  # the package needs torchmetrics
 
         shift = self.shift_set.shifts[k]
@@ -59,8 +67,14 @@ class Tally:
         offset = -self.num_compared % self.every
         self.changes.append(change[offset :: self.every])
         self.num_compared += len(change)
+        right = None
         if labels is not None:
-            self.correct[k] += self._right(labels_of(output), labels, shift)
+            counts = self._right(labels_of(output), labels, shift)
+            self.correct[k] += counts.sum(0)
+            right = counts[:, 0] / counts[:, 1].clamp(min=1)
+        self.moves.add(
+            shift, indices, same=same, bits=change == 0, windows=same_windows, right=right
+        )
 
     def result(self) -> Measurement:
         """Return the fractions."""
@@ -87,6 +101,8 @@ class Tally:
             bitwise_share=self.bitwise / self.num_compared,
             image_shares=tuple((self.image_shares / num_shifts).tolist()),
             wraps=wraps,
+            moves=self.moves.curve() if kind == "standard" else (),
+            neighbours=self.moves.neighbours() if kind == "standard" else None,
         )
 
     def _accuracy(self) -> Spread | None:
@@ -105,7 +121,7 @@ class Tally:
         return common_region(still, moved, (0, 0), shift)
 
     def _right(self, answer: Tensor, labels: Tensor, shift: Offsets) -> Tensor:
-        """Return how many labels are right and how many count."""
+        """Return for each image how many labels are right and how many count: ``(B, 2)``."""
         target = labels.to(answer.device)
         if answer.ndim == 3:
             target = self.shift_set.see(target, shift)
@@ -115,8 +131,8 @@ class Tally:
                 f" {tuple(target.shape)}."
             )
         counts = target != IGNORE if answer.ndim == 3 else torch.ones_like(target, dtype=torch.bool)
-        right = ((answer == target) & counts).sum()
-        return torch.stack([right, counts.sum()]).double().cpu()
+        both = torch.stack([(answer == target) & counts, counts], 1)
+        return both.double().flatten(2).sum(2).cpu() if both.ndim > 2 else both.double().cpu()
 
 
 def _check_labels(labels: Tensor, num_classes: int) -> None:

@@ -31,6 +31,7 @@ class Workload:
         num_classes: Outputs.
         hidden: Width of learned selectors, as the paper has it for this data.
         options: Further arguments of the builder.
+        in_channels: Channels of the images.
     """
 
     title: str
@@ -40,6 +41,7 @@ class Workload:
     num_classes: int = 1000
     hidden: str = "eighth"
     options: Mapping[str, Any] | None = None
+    in_channels: int = 3
 
     def build(self, spec: Sampling) -> nn.Module:
         """Build our network with a sampling."""
@@ -61,6 +63,15 @@ NETWORKS = {
     "resnet101": Workload("ResNet-101", "resnet101", 8, 224),
     "deeplab-resnet18": Workload(
         "DeepLabV3+ ResNet-18", "deeplabv3plus_resnet18", 4, 224, num_classes=21
+    ),
+    "unet-flow": Workload(
+        "U-Net, one step of a flow",
+        "unet",
+        16,
+        64,
+        1,
+        options={"in_channels": 1, "widths": (16, 32, 64, 64)},
+        in_channels=1,
     ),
 }
 

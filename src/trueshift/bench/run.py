@@ -67,7 +67,7 @@ class Setting:
         """Shape of a batch."""
         known = NETWORKS[self.network]
         size = self.size or known.size
-        return (self.batch or known.batch, 3, size, size)
+        return (self.batch or known.batch, known.in_channels, size, size)
 
     @property
     def width(self) -> str:
@@ -179,14 +179,16 @@ def _time(bench: Bench, mode: str, runs: Mapping[str, Run], tell: Tell) -> None:
 
 def make_batch(setting: Setting) -> tuple[Tensor, Tensor]:
     """Return pictures and labels. Noise would not do: its components are too much alike."""
-    batch, _, size, _ = setting.shape
+    batch, channels, size, _ = setting.shape
     network = NETWORKS[setting.network]
     pictures, _, masks = make_shapes(batch, size, seed=0)
-    images = (pictures.float() / 255 - 0.5) / 0.25
+    images = (pictures[:, :channels].float() / 255 - 0.5) / 0.25
     images = images.contiguous(memory_format=LAYOUTS[setting.layout])
     generator = torch.Generator().manual_seed(0)
     classes = torch.randint(network.num_classes, (batch,), generator=generator)
-    return images, masks.long() if network.builder.startswith("deeplab") else classes
+    if network.builder.startswith(("deeplab", "unet")):
+        return images, masks.long().clamp(max=network.num_classes - 1)
+    return images, classes
 
 
 def prepare(setting: Setting, key: str, images: Tensor) -> nn.Module:

@@ -11,18 +11,28 @@ import torch
 from torch import Tensor
 
 from trueshift._files import check_parent
+from trueshift.anchor import anchor
 from trueshift.audit.folder import FolderImages
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
-from trueshift.cli.conversion import CYLINDERS, add_conversion, check_conversion, converted
-from trueshift.cli.images import add_images, per_channel
+from trueshift.audit.shifting import DISTANCES
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.options import (
+    CYLINDERS,
+    add_conversion,
+    add_images,
+    check_conversion,
+    converted,
+    per_channel,
+)
 from trueshift.cli.progress import Progress
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.report.html import summary_lines, verdict, write_html
+from trueshift.report.words import difference_rows
 
-BUILT_IN_IMAGES = 20
+BUILT_IN_IMAGES, CIRCULAR_SHIFTS = 20, 256
+ROOM = 32  # pixels of a frame beyond the anchored window
 WRAPS = {"both": (True, True), "horizontal": (False, True), "vertical": (True, False)}
 
 
@@ -50,9 +60,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     shifts = parser.add_argument_group("shifts")
     add = shifts.add_argument
-    add("--shifts", default="256", metavar="N|all", help="how many shifts, or all (256)")
-    add("--kind", choices=KINDS, default="circular", help="wrap around, move a window, or both")
-    add("--window", type=int, metavar="PX", help="window of standard shifts (3/4 of an image)")
+    add(
+        "--shifts",
+        metavar="N|all",
+        help="how many shifts, or all (256; of standard ones 1, 2, 4, 8, 16 and 32 px along both"
+        " axes, and all neighbours)",
+    )
+    add(
+        "--kind",
+        choices=KINDS,
+        default="circular",
+        help="standard: a frame moves over a photo, as a camera does; circular: what leaves"
+        " re-enters opposite; or both",
+    )
+    add("--window", type=int, metavar="PX", help="the frame of standard shifts (3/4 of an image)")
+    add(
+        "--anchor",
+        type=int,
+        metavar="PX",
+        help="compare the centre of every frame with a window that the content chooses"
+        " (trueshift.anchor), for --kind standard",
+    )
+    add("--anchors", type=int, default=1, metavar="K", help="average so many of its windows (1)")
     add(
         "--wraps",
         choices=WRAPS,
@@ -73,15 +102,22 @@ def run(args: argparse.Namespace) -> int:
     """Audit, print, write the reports; 1 if the network does not pass."""
     _check(args)
     loaded = load_network(args.network, args.weights)
+    _frame(args, loaded)
     data = _images(args, loaded)
+    if args.anchor:
+        loaded, anchored = _anchored(args, loaded, None), _anchored(args, loaded, args.anchors)
     try:
         result = _audit(args, loaded, data)
-        other = _other(args, loaded, data, result)
+        other = _other(args, loaded, data, result, anchored if args.anchor else None)
     except MemoryError as error:
         raise ValueError(f"{error} Pass a smaller --batch-size.") from error
     for one in (result, other) if other is not None else (result,):
         print(f"\n{verdict(one)}")
         print("\n".join(summary_lines(one)))
+    if other is not None and (rows := difference_rows(result, other)):
+        width = max(len(name) for name, _ in rows)
+        print(f"\n{other.name} minus {result.name}, on the same pictures:")
+        print("\n".join(f"  {name:{width}}  {value}" for name, value in rows))
     if args.json is not None:
         print(f"\nnumbers: {result.to_json(args.json, other)}")
     if args.html is not None:
@@ -109,8 +145,12 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--fail-under must be a fraction in 0..1, got {args.fail_under}.")
     check_conversion(args)
     args.wraps = args.wraps or CYLINDERS.get(args.padding)  # for both networks
-    if args.convert and args.against:
-        raise ValueError("--convert makes the second network by itself: leave out --against.")
+    if sum(map(bool, (args.convert, args.against, args.anchor))) > 1:
+        raise ValueError(
+            "--convert, --against and --anchor each name the second network: pass one."
+        )
+    if args.anchor and args.kind != "standard":
+        raise ValueError("--anchor is for frames that move: pass --kind standard.")
     if args.against_weights and not args.against:
         raise ValueError("--against-weights needs --against NETWORK.")
     for path in (args.html, args.json):
@@ -129,7 +169,7 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
             model,
             data.images,
             data.labels,
-            _shifts(args.shifts),
+            _shifts(args.shifts, args.kind),
             args.kind,
             args.output,
             args.batch_size,
@@ -147,10 +187,35 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
         )
 
 
+def _frame(args: argparse.Namespace, loaded: Loaded) -> None:
+    """Choose sizes of standard shifts: pictures in which a frame can move by 32 pixels."""
+    if args.kind == "standard" and args.size is None and loaded.size is not None:
+        inside = args.anchor + ROOM if args.anchor else loaded.size
+        args.window = args.window or inside
+        args.size = args.window + 2 * max(DISTANCES)
+
+
+def _anchored(args: argparse.Namespace, loaded: Loaded, anchors: int | None) -> Loaded:
+    """Let the network see anchored windows of a frame or, with None, its centre."""
+    size = loaded.size if loaded.size not in (None, args.anchor) else None
+    if anchors is None:
+        name, options = "centre", {"score": lambda frames: torch.zeros_like(frames[:, 0])}
+    else:
+        name, options = "anchored" if anchors == 1 else f"{anchors} anchored", {"anchors": anchors}
+    model = anchor(loaded.model, args.anchor, size=size, **options)
+    return loaded._replace(model=model.eval(), name=f"{loaded.name}, {name}")
+
+
 def _other(
-    args: argparse.Namespace, loaded: Loaded, data: _Data, result: AuditResult
+    args: argparse.Namespace,
+    loaded: Loaded,
+    data: _Data,
+    result: AuditResult,
+    anchored: Loaded | None,
 ) -> AuditResult | None:
-    if args.against:
+    if anchored is not None:
+        second = anchored
+    elif args.against:
         second = load_network(args.against, args.against_weights)
     elif args.convert:
         first = data.images[0]
@@ -212,7 +277,9 @@ def _built_in(args: argparse.Namespace, loaded: Loaded, channels: int) -> _Data:
     return _Data(images, labels, SHAPE_NAMES, origin)
 
 
-def _shifts(text: str) -> str | int:
+def _shifts(text: str | None, kind: str) -> str | int | None:
+    if text is None:
+        return None if kind == "standard" else CIRCULAR_SHIFTS
     if text == "all":
         return text
     if not text.isdigit():

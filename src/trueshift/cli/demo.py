@@ -1,4 +1,4 @@
-"""``trueshift demo``: drag an image in the browser and see what two networks say."""
+"""``trueshift demo``: drag an image in the browser and see what networks say."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import webbrowser
 from pathlib import Path
 
 import torch
+from torch.nn import functional as F
 
 from trueshift.cli.demo_server import Demo, Shown, serve
-from trueshift.cli.images import add_images, read_images
 from trueshift.cli.networks import NETWORK_HELP, load_network
-from trueshift.data import SHAPE_NAMES, Shapes
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
-
-BUILT_IN = ("baseline", "lps")
+from trueshift.cli.options import add_images, read_images
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD, SHAPE_NAMES, Shapes
+from trueshift.quickstart.scenes import PICTURES
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Start a local page on which you drag an image and see what networks say of it. Without"
-        " networks: the baseline and LPS of the newest quickstart."
+        "Start a local page on which you drag an image, one of your own if you drop it there, and"
+        " see what networks say of it: the image wraps around, or a frame moves over it. Without"
+        " networks: those of the newest quickstart."
     )
     add = parser.add_argument
-    add("networks", nargs="*", metavar="NETWORK", help=f"one or two: {NETWORK_HELP}")
+    add("networks", nargs="*", metavar="NETWORK", help=f"one or more: {NETWORK_HELP}")
     add("--weights", nargs="+", type=Path, metavar="FILE", help="state dict of each network")
     add_images(parser, "12", 12, "the network's, or 32")
     add("--runs", type=Path, default=Path("runs"), help="where the quickstart's runs are (runs)")
@@ -51,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 def build(args: argparse.Namespace) -> Demo:
     """Load the networks and the pictures."""
-    if len(args.networks) > 2:
-        raise ValueError(f"pass one or two networks, got {len(args.networks)}.")
     if (args.mean is None) != (args.std is None):
         raise ValueError("--mean and --std belong together.")
     names = args.networks or newest_quickstart(args.runs)
@@ -61,26 +59,34 @@ def build(args: argparse.Namespace) -> Demo:
         raise ValueError(f"--weights: pass one file per network, got {len(weights)}.")
     loaded = [load_network(name, file) for name, file in zip(names, weights, strict=True)]
     default = (Shapes.mean, Shapes.std) if args.images is None else (IMAGENET_MEAN, IMAGENET_STD)
-    titles = args.networks or BUILT_IN
+    titles = args.networks or [row.title for row in PICTURES.values()]
     mean, std = args.mean, args.std
     shown = [
         Shown(title, one.model, mean or one.mean or default[0], std or one.std or default[1])
         for title, one in zip(titles, loaded, strict=True)
     ]
-    size = args.size or loaded[0].size or (None if args.images is None else 224)
+    size = args.size or loaded[0].size or (32 if args.images is None else 224)
     classes = SHAPE_NAMES if not args.networks else loaded[0].class_names
-    pictures = read_images(args.images, args.num_images, size, seed=1_000)
-    return Demo(shown, torch.stack(pictures), classes)
+    return Demo(shown, _pictures(args.images, args.num_images, size), (size, size), classes)
+
+
+def _pictures(folder: Path | None, num: int, size: int) -> torch.Tensor:
+    """Return pictures with a margin of a quarter, so that a frame of ``size`` can move."""
+    margin = size // 4
+    if folder is not None:
+        return torch.stack(read_images(folder, num, size + 2 * margin, seed=0))
+    drawn = torch.stack(read_images(None, num, size, seed=1_000))
+    return F.pad(drawn.float(), [margin] * 4, mode="replicate").to(torch.uint8)
 
 
 def newest_quickstart(runs: Path) -> list[str]:
-    """Return the files of the baseline and of LPS of the newest finished quickstart."""
-    files = [f"{name}/network.safetensors" for name in BUILT_IN]
+    """Return the files of the networks, of the first seed, of the newest finished quickstart."""
+    files = [f"pictures/{name}_seed0/network.safetensors" for name in PICTURES]
     folders = [p for p in (runs / "quickstart").glob("*") if all((p / f).is_file() for f in files)]
     if not folders:
         raise FileNotFoundError(
             f"no finished quickstart in {runs / 'quickstart'}. Run `trueshift quickstart` first, or"
-            " name one or two networks."
+            " name networks."
         )
     newest = max(folders, key=lambda folder: folder.stat().st_mtime)
     return [str(newest / file) for file in files]

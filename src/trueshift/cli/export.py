@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from trueshift.cli.conversion import add_conversion, check_conversion, converted
 from trueshift.cli.networks import NETWORK_HELP, Loaded, load_network
+from trueshift.cli.options import add_conversion, check_conversion, converted
 from trueshift.export import DYNAMIC, FORMATS, Check, Exported, check, export
 from trueshift.export.check import Exactness
 

@@ -11,21 +11,15 @@ import torch
 from torch import Tensor
 
 from trueshift._files import check_parent
+from trueshift.audit.masks import KINDS, common_multiple, masks_under_shift, shown_region
 from trueshift.audit.probes import Seen, selecting_layers, watch_layer
-from trueshift.cli.images import add_images, per_channel, read_images
 from trueshift.cli.networks import Loaded, load_network
+from trueshift.cli.options import add_images, per_channel, read_images
 from trueshift.cli.runs import data_of
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.functional import polyphase_split
 from trueshift.models.anysize import extend
-from trueshift.report.figures import components_figure, filters_figure
-from trueshift.report.segmentation import (
-    KINDS,
-    common_multiple,
-    masks_under_shift,
-    qualitative_figure,
-    shown_region,
-)
+from trueshift.report.figures import components_figure, filters_figure, qualitative_figure
 
 IMAGENET = (IMAGENET_MEAN, IMAGENET_STD)
 FILES = ".ckpt of a run, or .safetensors of trueshift.save"

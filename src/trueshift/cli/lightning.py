@@ -32,8 +32,14 @@ from lightning.pytorch.cli import (  # noqa: E402
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger  # noqa: E402
 from lightning.pytorch.utilities import rank_zero_only  # noqa: E402
 
-from trueshift.cli.runs import drop_unstarted, set_aside  # noqa: E402
-from trueshift.cli.short_forms import CHECKPOINTS, RUN_FOLDER, Asked, expand  # noqa: E402
+from trueshift.cli.runs import (  # noqa: E402
+    CHECKPOINTS,
+    RUN_FOLDER,
+    Asked,
+    drop_unstarted,
+    expand,
+    set_aside,
+)
 from trueshift.report.html import write_html  # noqa: E402
 from trueshift.training import (  # noqa: E402
     AuditTested,

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import argparse
+import dis
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 
 from trueshift import __version__
-from trueshift.cli.errors import is_users
-from trueshift.cli.verbs import COMMANDS, LIGHTNING, import_verb
 from trueshift.memory import keep_memory
+
+COMMANDS = {
+    "quickstart": "see in minutes what shifts do to networks, on built-in data",
+    "fit": "train a network from a recipe",
+    "validate": "validate a checkpoint",
+    "test": "test a checkpoint: accuracy and consistency",
+    "sweep": "train and test recipes with several seeds",
+    "predict": "predict labels or masks",
+    "audit": "see how much a network changes when images move",
+    "demo": "drag an image in the browser, see networks answer",
+    "figure": "draw masks, components and filters of checkpoints",
+    "norms": "see whether learned selectors choose",
+    "table": "put results next to the paper's",
+    "bench": "parameters, speed and memory of whole networks",
+    "export": "write a network as ONNX or pt2, and check the file",
+    "data": "get a data set and check it",
+    "recipes": "list or copy the recipes",
+    "completion": "print tab completion for a shell",
+}
+LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments
+_PACKAGE = Path(__file__).parents[1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -23,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0 done, 1 a check failed, 2 wrong usage or input, 130 interrupted.
 
     Raises:
-        Exception: Whatever is not the user's to fix (see :func:`trueshift.cli.errors.is_users`);
+        Exception: Whatever is not the user's to fix (see :func:`is_users`);
             Python then prints the traceback and exits with code 1.
     """
     if argv is None:  # a process of our own
@@ -85,3 +107,64 @@ def _parser(*verbs_to_configure: str | None) -> argparse.ArgumentParser:
             module.configure(sub)
             sub.set_defaults(run=module.run)
     return parser
+
+
+def import_verb(verb: str) -> ModuleType:
+    """Import the module of a verb; only these import Lightning, so ``--help`` stays quick.
+
+    It holds ``configure(parser)`` and ``run(args)``; that of :data:`LIGHTNING` holds
+    ``main(verb, words)``.
+    """
+    match verb:
+        case "quickstart":
+            from trueshift.cli import quickstart
+
+            return quickstart
+        case "demo":
+            from trueshift.cli import demo
+
+            return demo
+        case verb if verb in LIGHTNING:
+            from trueshift.cli import lightning
+
+            return lightning
+    from trueshift.cli import (
+        audit,
+        bench,
+        completion,
+        data,
+        export,
+        figure,
+        norms,
+        recipes,
+        sweep,
+        table,
+    )
+
+    modules = (audit, bench, completion, data, export, figure, norms, recipes, sweep, table)
+    return {module.__name__.rpartition(".")[2]: module for module in modules}[verb]
+
+
+def is_users(error: Exception) -> bool:
+    """Whether an error says what is wrong with a command, so that one line is enough.
+
+    That is a ``ValueError`` or an ``ImportError`` that a ``raise`` statement of this package
+    raised; a package that is not installed; and any ``OSError``: a file, a folder or a connection
+    is not as the command needs it.
+    Anything else is a bug, here or in a network that the user passed, and needs its traceback. A
+    ``TypeError`` is one because no word of a command line can have a wrong type, and a
+    ``ValueError`` that some operation raised because nobody has checked its operands.
+
+    Args:
+        error: An exception that was caught.
+    """
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        return error.name.partition(".")[0] != "trueshift"
+    if not isinstance(error, ValueError | ImportError) or error.__traceback__ is None:
+        return isinstance(error, OSError)
+    place = error.__traceback__
+    while place.tb_next is not None:
+        place = place.tb_next
+    code = place.tb_frame.f_code
+    is_raise_statement = dis.opname[code.co_code[place.tb_lasti]] == "RAISE_VARARGS"
+    return is_raise_statement and Path(code.co_filename).is_relative_to(_PACKAGE)

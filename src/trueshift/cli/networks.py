@@ -124,7 +124,7 @@ def _timm(builder: str, name: str) -> Loaded:
     try:
         import timm
     except ImportError as error:
-        raise ImportError('timm networks need timm: pip install "trueshift[vision]".') from error
+        raise ImportError('timm networks need timm: pip install "trueshift[convert]".') from error
     check_choice("audit", "timm network", builder, timm.list_models())
     model = timm.create_model(builder, pretrained=False)
     config: Any = model.pretrained_cfg

@@ -14,7 +14,7 @@ from trueshift.audit.selection import diagnose_selectors
 from trueshift.cli.networks import load_network
 from trueshift.cli.progress import Progress
 from trueshift.cli.runs import data_of
-from trueshift.report.selection import selection_lines, selection_verdict
+from trueshift.report.words import selection_lines, selection_verdict
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -13,8 +13,8 @@ class Progress:
 
     Args:
         *tasks: What they are called.
-        every_seconds: Without a terminal: time between two lines of a task. A line is printed only
-            if its text is a new one.
+        every_seconds: Without a terminal: time between two lines of a task, the last one excepted.
+            A line is printed only if its text is a new one.
     """
 
     def __init__(self, *tasks: str, every_seconds: float = 10.0) -> None:
@@ -50,7 +50,8 @@ class Progress:
                 self._bars.stop_task(bar)
             return
         last_time, last_text = self._lines[task]
-        if text != last_text and time.monotonic() - last_time >= self.every_seconds:
+        due = share == 1 or time.monotonic() - last_time >= self.every_seconds
+        if text != last_text and due:
             print(f"{task}: {text}", file=sys.stderr, flush=True)
             self._lines[task] = time.monotonic(), text
 

@@ -1,10 +1,110 @@
-"""Run folders: their numbers, their files, and the data that a run was trained on."""
+"""Run folders, and our short forms on the command line that name them."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+RUNS = Path("runs")
+CONFIG, CHECKPOINTS = "config.yaml", "checkpoints"
+RUN_FOLDER = "TRUESHIFT_RUN_FOLDER"  # tells the processes that Lightning starts
+
+
+class Asked(NamedTuple):
+    """What a command line asks for: LightningCLI's words, the run folder, a report or none."""
+
+    words: list[str]
+    folder: Path
+    report: bool
+
+
+def expand(verb: str, words: list[str]) -> Asked:
+    """Replace our short forms by LightningCLI's words, and find the run folder.
+
+    Args:
+        verb: ``"fit"``, ``"validate"``, ``"test"`` or ``"predict"``.
+        words: What follows it; left as it is.
+
+    Returns:
+        What is asked for.
+    """
+    words = list(words)
+    root = Path(_take(words, "--runs") or RUNS)
+    resume, checkpoint = _take(words, "--resume"), _take(words, "--ckpt")
+    report = "--no-report" not in words
+    if not report and verb != "test":
+        raise ValueError("--no-report is for test; other verbs write none.")
+    words = [word for word in words if word != "--no-report"]
+    if resume is not None and verb != "fit":
+        raise ValueError("--resume is for fit. Pass --ckpt FILE.")
+    if checkpoint is not None and verb == "fit":
+        raise ValueError("--ckpt is for tests. To go on with a run pass --resume RUN_FOLDER.")
+    if resume is not None:
+        checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
+    if checkpoint is not None:
+        # However it was trained, it is tested in float32, unless later words say otherwise.
+        precision = [] if verb == "fit" else ["--trainer.precision", "32-true"]
+        words = [*_configuration(checkpoint), *precision, *words]
+    return Asked(words, _find_folder(words, root), report)
+
+
+def _configuration(checkpoint: str) -> list[str]:
+    """Return the words that load a checkpoint with the configuration saved next to it."""
+    if not Path(checkpoint).is_file():
+        raise FileNotFoundError(f"no checkpoint {checkpoint}.")
+    config = _folder_of(checkpoint) / CONFIG
+    if not config.is_file():
+        raise FileNotFoundError(
+            f"no {config} next to {checkpoint}, so the network is not known."
+            f" Pass --config FILE --ckpt_path {checkpoint}."
+        )
+    return ["--config", str(config), "--ckpt_path", checkpoint]
+
+
+def _find_folder(words: list[str], root: Path) -> Path:
+    if RUN_FOLDER in os.environ:  # a process that Lightning started in addition to the first
+        return Path(os.environ[RUN_FOLDER])
+    checkpoint = _last_value(words, "--ckpt_path")
+    if checkpoint not in (None, "null"):
+        return _folder_of(str(checkpoint))
+    config = _last_value(words, "--config") or _last_value(words, "-c")
+    runs = root / (_recipe_name(Path(config)) if config else "run")
+    return new_folder(runs)
+
+
+def _folder_of(checkpoint: str) -> Path:
+    folder = Path(checkpoint).parent
+    return folder.parent if folder.name == CHECKPOINTS else folder
+
+
+def _recipe_name(config: Path) -> Path:
+    """Return ``cifar10/resnet18_lps`` for ``recipes/cifar10/resnet18_lps.yaml``, else the stem."""
+    parts = config.with_suffix("").parts
+    if "recipes" in parts[:-1]:
+        return Path(*parts[len(parts) - parts[::-1].index("recipes") :])
+    return Path(parts[-1])
+
+
+def _take(words: list[str], option: str) -> str | None:
+    """Remove an option and its value from the words and return the value."""
+    for place, word in enumerate(words):
+        if word.startswith(f"{option}="):
+            return words.pop(place).partition("=")[2]
+        if word == option:
+            if place + 1 == len(words):
+                raise ValueError(f"{option} needs a value.")
+            words.pop(place)
+            return words.pop(place)
+    return None
+
+
+def _last_value(words: list[str], option: str) -> str | None:
+    rest, value = list(words), None
+    while (taken := _take(rest, option)) is not None:
+        value = taken
+    return value
 
 
 def new_folder(root: Path) -> Path:

@@ -98,7 +98,7 @@ def _finish(job: Job, jobs: int) -> bool:
         return False
     last = job.newest(LAST)
     print(f"{job.name}: testing", flush=True)
-    if last is None or not _trueshift(["test", "--ckpt", str(last)], job, jobs):
+    if last is None or not _trueshift(["test", "--no-report", "--ckpt", str(last)], job, jobs):
         return False
     results = job.newest(RESULTS)
     metrics = json.loads(results.read_text())["metrics"] if results else {}

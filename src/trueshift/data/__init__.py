@@ -24,6 +24,7 @@ __all__ = [
     "make_shapes",
 ]
 
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _HOMES = {
     "CIFAR10": "cifar10",
     "SHAPE_NAMES": "drawing",

@@ -6,7 +6,7 @@ import json
 import os
 import pickle
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -121,7 +121,9 @@ class CIFAR10(ImageDataModule):
         batch_size: Images per batch and process, 256 in the paper.
         subset: Use only the first so many training images.
         num_workers: Processes that make batches; with data in memory none is quickest.
-        seed: Seed of order and flips.
+        seed: Seed of order, flips and cutout.
+        flip: ``True`` for random flips; ``"alternate"`` mirrors each image in every second epoch.
+        cutout: Side of a square of each training image that is set to the mean; not in the paper.
     """
 
     class_names = CLASS_NAMES
@@ -137,19 +139,25 @@ class CIFAR10(ImageDataModule):
         subset: int | None = None,
         num_workers: int = 0,
         seed: int = 0,
+        flip: bool | Literal["alternate"] = True,
+        cutout: int = 0,
     ) -> None:
         super().__init__(batch_size, num_workers, seed)
         if subset is not None and not 1 <= subset <= 50_000:
             raise ValueError(f"CIFAR10: subset must be in 1..50000, got {subset}.")
         self.root = root
         self.subset = subset
+        self.flip: bool | Literal["alternate"] = flip
+        self.cutout = cutout
 
     def setup(self, stage: str | None = None) -> None:
         if self.datasets:
             return
         data = load_cifar10(self.root)
         images, labels = data.train_images[: self.subset], data.train_labels[: self.subset]
-        train = InMemory(images, labels, self.mean, self.std, flip=True, seed=self.seed)
+        train = InMemory(
+            images, labels, self.mean, self.std, self.flip, seed=self.seed, cutout=self.cutout
+        )
         test = InMemory(data.test_images, data.test_labels, self.mean, self.std)
         self.datasets = {"train": train, "val": test, "test": test}
 

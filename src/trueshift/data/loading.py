@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -78,8 +78,11 @@ class InMemory(Dataset[Any]):
         mean: Mean per channel, of values in [0, 1].
         std: Standard deviation per channel.
         flip: Mirror every other image left to right, chosen by (seed, epoch, index); only for
-            samples that come with an epoch, as in training.
-        seed: Seed of the flips.
+            samples that come with an epoch, as in training. ``"alternate"``: an image that is
+            mirrored in one epoch is not in the next, so that both views are seen equally often.
+        seed: Seed of flips and cutout.
+        cutout: Set a square of so many pixels, at a place chosen in the same way, to the mean. It
+            wraps around the border.
     """
 
     def __init__(
@@ -88,9 +91,14 @@ class InMemory(Dataset[Any]):
         targets: Tensor,
         mean: Sequence[float],
         std: Sequence[float],
-        flip: bool = False,
+        flip: bool | Literal["alternate"] = False,
         seed: int = 0,
+        cutout: int = 0,
     ) -> None:
+        if flip not in (False, True, "alternate"):
+            raise ValueError(f"InMemory: flip must be true, false or 'alternate', got {flip!r}.")
+        if cutout < 0:
+            raise ValueError(f"InMemory: cutout must be at least 0, got {cutout}.")
         if len(images) != len(targets):
             raise ValueError(f"InMemory: got {len(images)} images and {len(targets)} targets.")
         self.images = images
@@ -99,7 +107,8 @@ class InMemory(Dataset[Any]):
         self.bias = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)])[:, None, None]
         self.flip = flip
         self.seed = seed
-        self._flips: tuple[int, Tensor] | None = None
+        self.cutout = cutout
+        self._draws: tuple[int, Tensor, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.images)
@@ -113,18 +122,37 @@ class InMemory(Dataset[Any]):
         index = torch.tensor([key if isinstance(key, int) else key[1] for key in keys])
         images = self.images[index].float().mul_(self.scale).add_(self.bias)
         targets = self.targets[index].long()
-        if self.flip and keys and not isinstance(keys[0], int):
-            mirrored = self._mirrored(keys[0][0])[index]
+        if keys and not isinstance(keys[0], int):
+            self._augment(keys[0][0], index, images, targets)
+        return images, targets
+
+    def _augment(self, epoch: int, index: Tensor, images: Tensor, targets: Tensor) -> None:
+        """Flip and cut, in place."""
+        mirrored, corners = (draw[index] for draw in self._drawn(epoch))
+        if self.flip:
             images[mirrored] = images[mirrored].flip(-1)
             if targets.ndim > 1:
                 targets[mirrored] = targets[mirrored].flip(-1)
-        return images, targets
+        if self.cutout:
+            size = torch.tensor(images.shape[2:])
+            first = (corners * size).long()  # (B, 2)
+            rows, columns = (
+                (torch.arange(n) - at[:, None]) % n < self.cutout
+                for n, at in zip(images.shape[2:], first.unbind(1), strict=True)
+            )
+            images.masked_fill_((rows[:, :, None] & columns[:, None, :])[:, None], 0)
 
-    def _mirrored(self, epoch: int) -> Tensor:
-        if self._flips is None or self._flips[0] != epoch:
+    def _drawn(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return of an epoch which images are mirrored, and the corners of cutout in [0, 1)."""
+        if self._draws is None or self._draws[0] != epoch:
             source = torch.Generator().manual_seed(sample_seed(self.seed, epoch))
-            self._flips = epoch, torch.rand(len(self), generator=source) < 0.5
-        return self._flips[1]
+            mirrored = torch.rand(len(self), generator=source) < 0.5
+            corners = torch.rand(len(self), 2, generator=source)
+            if self.flip == "alternate":
+                first = torch.Generator().manual_seed(sample_seed(self.seed, 0))
+                mirrored = (torch.rand(len(self), generator=first) < 0.5) ^ (epoch % 2 == 1)
+            self._draws = epoch, mirrored, corners
+        return self._draws[1:]
 
 
 class ImageDataModule(LightningDataModule):

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from trueshift._validate import check_positive
+from trueshift.data import IMAGENET_MEAN, IMAGENET_STD
 from trueshift.data.loading import ImageDataModule, Key, sample_seed
-from trueshift.data.statistics import IMAGENET_MEAN, IMAGENET_STD
 
 IGNORE_INDEX = 255
 _HOW = (

@@ -20,61 +20,27 @@ class _Exact(nn.Module):
         return elementwise(super().forward, x, inplace=getattr(self, "inplace", False))
 
 
-class CELU(_Exact, nn.CELU):
-    """``torch.nn.CELU`` that rounds every pixel alike."""
+def _exact(kind: type[nn.Module]) -> type[nn.Module]:
+    doc = f"``torch.nn.{kind.__name__}`` that rounds every pixel alike."
+    return type(kind.__name__, (_Exact, kind), {"__module__": __name__, "__doc__": doc})
 
 
-class ELU(_Exact, nn.ELU):
-    """``torch.nn.ELU`` that rounds every pixel alike."""
-
-
-class GELU(_Exact, nn.GELU):
-    """``torch.nn.GELU`` that rounds every pixel alike."""
-
-
-class LogSigmoid(_Exact, nn.LogSigmoid):
-    """``torch.nn.LogSigmoid`` that rounds every pixel alike."""
-
-
-class Mish(_Exact, nn.Mish):
-    """``torch.nn.Mish`` that rounds every pixel alike."""
-
-
-class SELU(_Exact, nn.SELU):
-    """``torch.nn.SELU`` that rounds every pixel alike."""
-
-
-class Sigmoid(_Exact, nn.Sigmoid):
-    """``torch.nn.Sigmoid`` that rounds every pixel alike."""
-
-
-class SiLU(_Exact, nn.SiLU):
-    """``torch.nn.SiLU`` that rounds every pixel alike."""
-
-
-class Softplus(_Exact, nn.Softplus):
-    """``torch.nn.Softplus`` that rounds every pixel alike."""
-
-
-class Tanhshrink(_Exact, nn.Tanhshrink):
-    """``torch.nn.Tanhshrink`` that rounds every pixel alike."""
-
-
-EXACT: dict[type[nn.Module], type[nn.Module]] = {
-    exact.__mro__[2]: exact
-    for exact in (
-        CELU,
-        ELU,
-        GELU,
-        LogSigmoid,
-        Mish,
-        SELU,
-        Sigmoid,
-        SiLU,
-        Softplus,
-        Tanhshrink,
+CELU, ELU, GELU, LogSigmoid, Mish, SELU, Sigmoid, SiLU, Softplus, Tanhshrink = _KINDS = [
+    _exact(kind)
+    for kind in (
+        nn.CELU,
+        nn.ELU,
+        nn.GELU,
+        nn.LogSigmoid,
+        nn.Mish,
+        nn.SELU,
+        nn.Sigmoid,
+        nn.SiLU,
+        nn.Softplus,
+        nn.Tanhshrink,
     )
-}
+]
+EXACT: dict[type[nn.Module], type[nn.Module]] = {exact.__mro__[2]: exact for exact in _KINDS}
 
 
 class _Function(nn.Module):

@@ -24,12 +24,8 @@ from trueshift._validate import (
 )
 from trueshift.functional import keep_phase, place_phase
 from trueshift.layers.filters import build_filter
-from trueshift.layers.selectors import (
-    ConvSelector,
-    FixedSelector,
-    NormSelector,
-    TieBreaker,
-)
+from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
+from trueshift.ties import TieBreaker
 from trueshift.windows import Phase, Slices, pad
 
 
@@ -84,21 +80,21 @@ class PolyphaseDown(nn.Module):
         wraps = self.padding_mode == "circular"
         strides = check_input("PolyphaseDown", x, self.stride, divisible=wraps)
         x = x if wraps else self._extended(x, strides)
+        fixed = self.selector if isinstance(self.selector, FixedSelector) else None
         known: Phase | None = phase
         if phase is not None:
             check_phase("PolyphaseDown", phase, x, math.prod(strides))
-        elif isinstance(self.selector, FixedSelector):
-            phase, known = self._choose(x, strides), self.selector.index
+        elif fixed is not None:
+            phase, known = fixed.choose(x, strides), fixed.index
         elif self.antialias is None or not self.score_filtered:
             phase = known = self._choose(x, strides, tie_breaker)
-        if known is None:
-            x = self.antialias(x)  # type: ignore[misc]
-            phase = self._choose(x, strides, tie_breaker)
-            y = keep_phase(x, phase, strides)
-        elif hasattr(self.antialias, "down"):
+        if known is not None and hasattr(self.antialias, "down"):
             y = self.antialias.down(x, known, strides)  # type: ignore[union-attr, operator]
         else:
-            y = keep_phase(x if self.antialias is None else self.antialias(x), known, strides)
+            x = x if self.antialias is None else self.antialias(x)
+            if known is None:
+                phase = known = self._choose(x, strides, tie_breaker)
+            y = keep_phase(x, known, strides)
         return (y, phase) if return_phase else y  # type: ignore[return-value]
 
     def choose(self, x: Tensor, tie_breaker: TieBreaker | None = None) -> Tensor:

@@ -9,7 +9,6 @@ claim 1). A new one is a subclass of :class:`Selector` with a method ``logits``,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
@@ -26,7 +25,7 @@ from trueshift._validate import (
     check_mode,
     check_positive,
 )
-from trueshift.ties import argmax_phase
+from trueshift.ties import TieBreaker, argmax_phase
 
 if TYPE_CHECKING:
     from trueshift.layers.spec import Sampling
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 TRAIN_RULES = ("gumbel", "straight", "softmax")
 TEST_RULES = ("argmax", "softmax")
 CONVS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-
-TieBreaker = Tensor | Callable[[], Tensor]
 
 
 class Chosen(nn.Module):
@@ -55,9 +52,13 @@ class Selector(nn.Module):
 
     Attributes:
         learns: Whether it has parameters that are trained with the network.
+        train_rule: How the phase follows from the logits while training, one of
+            :data:`TRAIN_RULES`, or ``"argmax"``.
+        test_rule: The same at test time, one of :data:`TEST_RULES`.
     """
 
     learns: ClassVar[bool] = False
+    train_rule = test_rule = "argmax"
     dim: int | None = None  # of the maps that it takes, if not any
     channels: int | None = None
 
@@ -74,9 +75,9 @@ class Selector(nn.Module):
         """Score every component: ``(B, P)``, permuting with shifts of ``x``."""
         raise NotImplementedError(f"{type(self).__name__}: define logits(x, stride).")
 
-    def ranking(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Return numbers whose largest is that of the logits; a subclass may know cheaper ones."""
-        return self.logits(x, stride)
+    def hard_phase(self, x: Tensor, stride: tuple[int, ...], tie_breaker: TieBreaker) -> Tensor:
+        """Return the phase of the largest logit; a subclass may know a cheaper way to it."""
+        return argmax_phase(self.logits(x, stride), tie_breaker, stride)
 
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
         who, dim, channels = type(self).__name__, self.dim, self.channels
@@ -86,7 +87,7 @@ class Selector(nn.Module):
     def choose(
         self, x: Tensor, stride: Stride = 2, tie_breaker: TieBreaker | None = None
     ) -> Tensor:
-        """Return the phase of ``x``.
+        """Return the phase of ``x``, hard or, by the rules of a learned selector, soft.
 
         Args:
             x: ``(B, C, *spatial)``.
@@ -96,11 +97,17 @@ class Selector(nn.Module):
         """
         who, dim, channels = type(self).__name__, self.dim, self.channels
         strides = check_input(who, x, stride, dim=dim, channels=channels)
-        with torch.no_grad():
-            scores = self.ranking(x, strides)
-            phase = argmax_phase(scores, x if tie_breaker is None else tie_breaker, strides)
+        rule = self.train_rule if self.training else self.test_rule
+        if rule == "argmax":
+            with torch.no_grad():
+                phase = self.hard_phase(x, strides, x if tie_breaker is None else tie_breaker)
+        else:
+            phase = self._soft_phase(self(x, strides), rule)
         chosen: Tensor = self.chosen(phase, x, tie_breaker, strides)
         return chosen
+
+    def _soft_phase(self, logits: Tensor, rule: str) -> Tensor:
+        raise NotImplementedError(f"{type(self).__name__}: has no rule {rule!r}.")
 
 
 class ConvSelector(Selector):
@@ -175,36 +182,18 @@ class ConvSelector(Selector):
 
     def logits(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Score every component with f_theta."""
-        return functional.conv_logits(
-            x, self._theta, stride, self.padding_mode, exact=not self.training
-        )
+        mode, exact = self.padding_mode, not self.training
+        return functional.conv_logits(x, self._theta(), stride, mode, exact=exact)
 
-    def ranking(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Return numbers whose largest is that of the logits."""
-        return functional.conv_ranking(x, self._theta, stride, self.padding_mode)
+    def hard_phase(self, x: Tensor, stride: tuple[int, ...], tie_breaker: TieBreaker) -> Tensor:
+        """Return the phase of the largest logit."""
+        return functional.conv_choice(x, self._theta(), stride, self.padding_mode, tie_breaker)
 
-    def choose(
-        self, x: Tensor, stride: Stride = 2, tie_breaker: TieBreaker | None = None
-    ) -> Tensor:
-        """Return the phase of ``x``: soft while training, hard at test time.
-
-        Args:
-            x: ``(B, C, *spatial)``.
-            stride: Sampling factor of all axes, or one per axis.
-            tie_breaker: See :meth:`Selector.choose`.
-        """
-        rule = self.train_rule if self.training else self.test_rule
-        if rule == "argmax":
-            return super().choose(x, stride, tie_breaker)
-        logits = self(x, stride)
+    def _soft_phase(self, logits: Tensor, rule: str) -> Tensor:
         if rule == "softmax":
-            phase = (logits / self.tau).softmax(1)
-        else:
-            phase = F.gumbel_softmax(logits, self.tau, rule == "straight", dim=1)  # type: ignore[arg-type]
-        chosen: Tensor = self.chosen(phase, x, tie_breaker, stride)
-        return chosen
+            return (logits / self.tau).softmax(1)
+        return F.gumbel_softmax(logits, self.tau, rule == "straight", dim=1)  # type: ignore[arg-type]
 
-    @property
     def _theta(self) -> functional.Theta:
         first, second = self.conv1, self.conv2
         return first.weight, first.bias, second.weight, second.bias  # type: ignore[return-value]
@@ -239,11 +228,9 @@ class NormSelector(Selector):
         """Return the norm of every component."""
         return functional.norm_logits(x, self.p, stride, exact=not self.training)
 
-    def ranking(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
-        """Return numbers whose largest is that of the norms; rounded while training."""
-        if self.training:
-            return self.logits(x, stride)
-        return functional.norm_ranking(x, self.p, stride)
+    def hard_phase(self, x: Tensor, stride: tuple[int, ...], tie_breaker: TieBreaker) -> Tensor:
+        """Return the phase of the largest norm."""
+        return functional.norm_choice(x, self.p, stride, tie_breaker, exact=not self.training)
 
     def extra_repr(self) -> str:
         """Show the norm."""

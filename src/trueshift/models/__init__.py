@@ -19,7 +19,7 @@ from trueshift.models.resnet import (
     resnet152,
 )
 from trueshift.models.resnet9 import ResNet9, resnet9
-from trueshift.models.saving import load, save
+from trueshift.models.saving import load, resample, save
 from trueshift.models.summary import Site, summary
 from trueshift.models.unet import UNet, unet
 
@@ -52,6 +52,7 @@ __all__ = [
     "load",
     "load_authors_checkpoint",
     "predict_mask",
+    "resample",
     "resnet",
     "resnet9",
     "resnet18",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -110,6 +110,12 @@ class DeepLabV3Plus(nn.Module):
 
     Shape:
         ``(B, 3, H, W)`` to logits ``(B, num_classes, H, W)``.
+
+    Examples:
+        >>> model = deeplabv3plus_resnet18(Sampling("lps", "tri3", hidden=4), num_classes=3).eval()
+        >>> x = torch.randn(1, 3, 64, 64)
+        >>> torch.equal(model(x.roll(5, 2)), model(x).roll(5, 2))
+        True
     """
 
     def __init__(
@@ -153,71 +159,53 @@ class DeepLabV3Plus(nn.Module):
         return layout_of(x, self.unpool(self.classifier(low, high), low.steps))
 
 
-def _deeplab(
-    name: str,
-    spec: Sampling,
-    num_classes: int,
-    output_stride: int,
-    up: str | None,
-    *,
-    decoder_width: int = 256,
-    **options: Any,
-) -> DeepLabV3Plus:
-    build = getattr(resnet, name)
-    backbone = build(spec, num_classes=1, output_stride=output_stride, **options)
-    return DeepLabV3Plus(spec, backbone, num_classes, up, decoder_width)
+class Builder(Protocol):
+    """What ``deeplabv3plus_resnet18`` and its like are called with."""
+
+    def __call__(
+        self,
+        spec: Sampling,
+        num_classes: int = 21,
+        output_stride: int = ...,
+        up: str | None = None,
+        *,
+        decoder_width: int = 256,
+        **options: Any,
+    ) -> DeepLabV3Plus: ...
 
 
-@saveable
-def deeplabv3plus_resnet18(
-    spec: Sampling,
-    num_classes: int = 21,
-    output_stride: int = 32,
-    up: str | None = None,
-    **options: Any,
-) -> DeepLabV3Plus:
-    """Build a DeepLabV3+ on a ResNet-18 (the paper's circular setting).
+def _builder(name: str, usual_stride: int) -> Builder:
+    """Return the function that builds a DeepLabV3+ on the ResNet of a name."""
+
+    def build(
+        spec: Sampling,
+        num_classes: int = 21,
+        output_stride: int = usual_stride,
+        up: str | None = None,
+        *,
+        decoder_width: int = 256,
+        **options: Any,
+    ) -> DeepLabV3Plus:
+        backbone = getattr(resnet, name)(
+            spec, num_classes=1, output_stride=output_stride, **options
+        )
+        return DeepLabV3Plus(spec, backbone, num_classes, up, decoder_width)
+
+    build.__name__ = build.__qualname__ = f"deeplabv3plus_{name}"
+    build.__doc__ = f"""Build a DeepLabV3+ on a ResNet-{name.removeprefix("resnet")}.
 
     Args:
         spec: How to sample.
         num_classes: Labels.
-        output_stride: Total stride of the backbone: 32 as in the authors' network, 16 or 8 with
-            dilation.
+        output_stride: Total stride of the backbone: 32, or 16 or 8 with dilation. The authors'
+            ResNet-18 has 32, their ResNet-101 has 16.
         up: ``"polyphase"``, ``"linear"`` or ``None``; see :class:`DeepLabV3Plus`.
-        options: ``decoder_width`` of :class:`DeepLabV3Plus`, and further arguments of
-            :func:`resnet18`, for instance ``weights``.
-
-    Examples:
-        >>> model = deeplabv3plus_resnet18(Sampling("lps", "tri3", hidden=4), num_classes=3).eval()
-        >>> x = torch.randn(1, 3, 64, 64)
-        >>> torch.equal(model(x.roll(5, 2)), model(x).roll(5, 2))
-        True
+        decoder_width: See :class:`DeepLabV3Plus`.
+        options: Further arguments of :func:`{name}`, for instance ``weights``.
     """
-    return _deeplab("resnet18", spec, num_classes, output_stride, up, **options)
+    return saveable(build)
 
 
-@saveable
-def deeplabv3plus_resnet50(
-    spec: Sampling,
-    num_classes: int = 21,
-    output_stride: int = 16,
-    up: str | None = None,
-    **options: Any,
-) -> DeepLabV3Plus:
-    """Build a DeepLabV3+ on a ResNet-50; arguments as for :func:`deeplabv3plus_resnet18`."""
-    return _deeplab("resnet50", spec, num_classes, output_stride, up, **options)
-
-
-@saveable
-def deeplabv3plus_resnet101(
-    spec: Sampling,
-    num_classes: int = 21,
-    output_stride: int = 16,
-    up: str | None = None,
-    **options: Any,
-) -> DeepLabV3Plus:
-    """Build a DeepLabV3+ on a ResNet-101 (the paper's standard setting).
-
-    Arguments are as for :func:`deeplabv3plus_resnet18`.
-    """
-    return _deeplab("resnet101", spec, num_classes, output_stride, up, **options)
+deeplabv3plus_resnet18 = _builder("resnet18", 32)
+deeplabv3plus_resnet50 = _builder("resnet50", 16)
+deeplabv3plus_resnet101 = _builder("resnet101", 16)

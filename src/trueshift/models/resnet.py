@@ -5,8 +5,9 @@ Names of parameters are those of torchvision, so that its weights load into ever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -58,6 +59,14 @@ class ResNet(StagedClassifier):
     Shape:
         ``(B, in_channels, H, W)`` to ``(B, num_classes)``; with circular padding ``H`` and ``W``
         must be multiples of ``required_multiple``.
+
+    Examples:
+        >>> import torch
+        >>> spec = Sampling("lps", hidden="eighth")
+        >>> model = resnet18(spec, num_classes=10, stem="cifar").eval()
+        >>> x = torch.randn(1, 3, 32, 32)
+        >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
+        True
     """
 
     def __init__(
@@ -122,13 +131,8 @@ class ResNet(StagedClassifier):
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
         """What every image size must be a multiple of."""
-        return multiples(self.spec, self._total_stride())
-
-    def _total_stride(self) -> int:
-        total = 4 if self.stem == "imagenet" else 1
-        for stage in self.stages:
-            total *= stage[0].stride  # type: ignore[index]
-        return total
+        strides = (stage[0].stride for stage in self.stages)  # type: ignore[index]
+        return multiples(self.spec, math.prod(strides, start=4 if self.stem == "imagenet" else 1))
 
     def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet", x, self.in_channels, self.required_multiple)
@@ -162,28 +166,35 @@ def initialize(model: nn.Module) -> None:
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def _build(
-    name: str,
-    spec: Sampling,
-    num_classes: int,
-    stem: str,
-    weights: Weights,
-    options: dict[str, Any],
-) -> ResNet:
+class Builder(Protocol):
+    """What ``resnet18`` and its like are called with."""
+
+    def __call__(
+        self,
+        spec: Sampling,
+        num_classes: int = 1000,
+        stem: str = "imagenet",
+        weights: Weights = None,
+        **options: Any,
+    ) -> ResNet: ...
+
+
+def _builder(name: str) -> Builder:
+    """Return the function that builds the ResNet of a name of :data:`SIZES`."""
     block, depths = SIZES[name]
-    model = ResNet(spec, depths, block=block, num_classes=num_classes, stem=stem, **options)
-    return load_weights(model, weights, name)
 
+    def build(
+        spec: Sampling,
+        num_classes: int = 1000,
+        stem: str = "imagenet",
+        weights: Weights = None,
+        **options: Any,
+    ) -> ResNet:
+        model = ResNet(spec, depths, block=block, num_classes=num_classes, stem=stem, **options)
+        return load_weights(model, weights, name)
 
-@saveable
-def resnet18(
-    spec: Sampling,
-    num_classes: int = 1000,
-    stem: str = "imagenet",
-    weights: Weights = None,
-    **options: Any,
-) -> ResNet:
-    """Build a ResNet-18.
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"""Build a ResNet-{name.removeprefix("resnet")}.
 
     Args:
         spec: How to sample.
@@ -193,63 +204,11 @@ def resnet18(
             torchvision's names, or the path of one. Selectors and filters stay at their start, and
             so does the last layer if ``num_classes`` differs.
         options: Further arguments of :class:`ResNet`.
-
-    Examples:
-        >>> model = resnet18(Sampling("lps", hidden="eighth"), num_classes=10, stem="cifar").eval()
-        >>> import torch
-        >>> x = torch.randn(1, 3, 32, 32)
-        >>> torch.equal(model(x), model(x.roll((3, 5), (2, 3))))
-        True
     """
-    return _build("resnet18", spec, num_classes, stem, weights, options)
+    return saveable(build)
 
 
-@saveable
-def resnet34(
-    spec: Sampling,
-    num_classes: int = 1000,
-    stem: str = "imagenet",
-    weights: Weights = None,
-    **options: Any,
-) -> ResNet:
-    """Build a ResNet-34; arguments as for :func:`resnet18`."""
-    return _build("resnet34", spec, num_classes, stem, weights, options)
-
-
-@saveable
-def resnet50(
-    spec: Sampling,
-    num_classes: int = 1000,
-    stem: str = "imagenet",
-    weights: Weights = None,
-    **options: Any,
-) -> ResNet:
-    """Build a ResNet-50; arguments as for :func:`resnet18`."""
-    return _build("resnet50", spec, num_classes, stem, weights, options)
-
-
-@saveable
-def resnet101(
-    spec: Sampling,
-    num_classes: int = 1000,
-    stem: str = "imagenet",
-    weights: Weights = None,
-    **options: Any,
-) -> ResNet:
-    """Build a ResNet-101; arguments as for :func:`resnet18`."""
-    return _build("resnet101", spec, num_classes, stem, weights, options)
-
-
-@saveable
-def resnet152(
-    spec: Sampling,
-    num_classes: int = 1000,
-    stem: str = "imagenet",
-    weights: Weights = None,
-    **options: Any,
-) -> ResNet:
-    """Build a ResNet-152; arguments as for :func:`resnet18`."""
-    return _build("resnet152", spec, num_classes, stem, weights, options)
+resnet18, resnet34, resnet50, resnet101, resnet152 = map(_builder, SIZES)
 
 
 @saveable

@@ -8,17 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import Mode, check_positive
-from trueshift.layers.conv import same_conv
+from trueshift.layers.conv import SameConv2d, same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
 from trueshift.models.down import build_down, conv_and_sample
 from trueshift.models.features import Feature, StagedClassifier, Step, check_image, multiples
 from trueshift.models.resnet import initialize
 from trueshift.models.saving import saveable
+from trueshift.windows import pad
 
 
 class ConvNorm(nn.Module):
@@ -65,6 +67,8 @@ class ResNet9(StagedClassifier):
         widths: Channels of each stage; every stage samples by 2.
         residual: Which stages end with a residual pair.
         in_channels: Channels of the image.
+        whitened: For quick training: the stem is not trained but set by :meth:`whiten`, other
+            convolutions start as the identity where they can, and batch norms have no scale.
 
     Shape:
         ``(B, in_channels, H, W)`` to ``(B, num_classes)``; with circular padding ``H`` and ``W``
@@ -79,6 +83,7 @@ class ResNet9(StagedClassifier):
         widths: Sequence[int] = (32, 64, 128),
         residual: Sequence[bool] = (False, True, True),
         in_channels: int = 3,
+        whitened: bool = False,
     ) -> None:
         super().__init__()
         check_positive("ResNet9", num_classes=num_classes, stem=stem, in_channels=in_channels)
@@ -99,6 +104,34 @@ class ResNet9(StagedClassifier):
         )
         self.avgpool, self.fc = GlobalAvgPool(), nn.Linear(widths[-1], num_classes)
         initialize(self)
+        self.whitened = whitened
+        if whitened:
+            self._start_near_identity()
+
+    def _start_near_identity(self) -> None:
+        self.stem.conv.weight.requires_grad_(False)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.weight.requires_grad_(False)
+            if isinstance(module, SameConv2d):
+                nn.init.kaiming_uniform_(module.weight, nonlinearity="linear")
+                nn.init.dirac_(module.weight.data[: module.weight.shape[1]])
+
+    @torch.no_grad()
+    def whiten(self, images: Tensor) -> None:
+        """Set the stem to the leading principal components of patches, and their negatives.
+
+        Args:
+            images: ``(B, in_channels, H, W)``, normalized.
+        """
+        if not self.whitened:
+            return
+        num = self.stem.conv.weight.shape[0] // 2
+        patches = F.unfold(pad(images, ((1, 1), (1, 1)), self.spec.padding_mode), 3)
+        patches = patches.movedim(1, 2).flatten(0, 1).double()  # (B H W, C 9)
+        values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
+        filters = (vectors / (values + 5e-4).sqrt()).T.flip(0)[:num]
+        self.stem.conv.weight.copy_(torch.cat([filters, -filters]).view_as(self.stem.conv.weight))
 
     @property
     def required_multiple(self) -> int | tuple[int, ...]:

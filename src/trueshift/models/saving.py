@@ -113,6 +113,50 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
     return model.eval()
 
 
+def resample(model: Model, sampling: Sampling | str) -> Model:
+    """Build a network of :mod:`trueshift.models` anew with another sampling and the same weights.
+
+    A network that was trained with a plain stride, filtered or not, becomes exactly invariant by
+    ``resample(model, "aps")``. Filters without weights may change too; learned selectors that
+    ``model`` does not have start untrained, which is exact as well.
+
+    Args:
+        model: Left as it is.
+        sampling: A :class:`Sampling`, or a method that replaces that of the model.
+
+    Returns:
+        The new network, in the mode of the old one.
+
+    Examples:
+        >>> import torch, trueshift as ts
+        >>> model = ts.models.resnet9(ts.Sampling("stride", "tri3")).eval()
+        >>> exact, x = ts.models.resample(model, "aps"), torch.randn(1, 3, 32, 32)
+        >>> torch.equal(exact(x), exact(x.roll((3, 5), (2, 3))))
+        True
+    """
+    from trueshift import models
+
+    origin = getattr(model, "origin", None)
+    if not isinstance(origin, Origin):
+        raise TypeError(
+            f"resample: {type(model).__name__} was not built by a function of trueshift.models."
+            " Use trueshift.convert."
+        )
+    old: Sampling = origin.arguments["spec"]
+    spec = old.replace(method=sampling) if isinstance(sampling, str) else sampling
+    new: Model = getattr(models, origin.builder)(**{**origin.arguments, "spec": spec})
+    before, after = (dict(network.named_parameters()) for network in (model, new))
+    changed = [n for n in sorted(before.keys() ^ after.keys()) if ".selector." not in n]
+    if changed:
+        raise ValueError(
+            f"resample: {spec} and {old} do not have the same weights: {', '.join(changed)} would"
+            " be new or lost. Keep the filter of the model if it learns."
+        )
+    state = new.state_dict()
+    new.load_state_dict(state | {n: v for n, v in model.state_dict().items() if n in state})
+    return new.to(next(model.parameters())).train(model.training)
+
+
 def _check_header(path: Path, header: dict[str, str]) -> None:
     if header.get("format") != FORMAT:
         raise ValueError(

@@ -1,16 +1,17 @@
-"""Six rows of the paper's first table on built-in data, in minutes on a CPU."""
+"""Two scenes in minutes on a CPU: pictures that move, and a flow on a ring."""
 
-from trueshift.quickstart.results import HEADS, table_rows, write_all
-from trueshift.quickstart.rows import ROWS, TITLES, Budget
+from trueshift.quickstart.results import COLUMNS, table, write_all
 from trueshift.quickstart.run import quickstart, read_budget
+from trueshift.quickstart.scenes import SCENES, Budget, Run, runs
 
 __all__ = [
-    "HEADS",
-    "ROWS",
-    "TITLES",
+    "COLUMNS",
+    "SCENES",
     "Budget",
+    "Run",
     "quickstart",
     "read_budget",
-    "table_rows",
+    "runs",
+    "table",
     "write_all",
 ]

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from trueshift.audit.results import AuditResult, Example
 from trueshift.report.images import CHANGED, colour_mask, data_uri, tile
-from trueshift.report.numbers import percent
-from trueshift.report.words import shift_text
+from trueshift.report.words import percent, shift_text
 from trueshift.shifts import circular_shift, common_region, standard_shift
 
 _STEPS = 5  # shifts of the masks that move
@@ -40,7 +39,9 @@ def example_data(example: Example, results: list[AuditResult], columns: int) -> 
 def _net(example: Example, result: AuditResult, columns: int) -> dict[str, Any]:
     confidences = [round(float(value), 3) for value in example.confidences]
     if result.task == "classification":
-        return {"labels": example.labels.tolist(), "confidences": confidences}
+        windows = None if example.windows is None else example.windows.tolist()
+        labels = example.labels.tolist()
+        return {"labels": labels, "confidences": confidences, "windows": windows}
     shares = [_mask_share(example, result, k)[0] for k in range(len(result.view))]
     sprite = tile(colour_mask(example.labels), columns)
     return {

@@ -1,20 +1,25 @@
-"""The paper's figures, drawn with matplotlib: components and selector filters."""
+"""The paper's figures, drawn with matplotlib: components, selector filters, masks."""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from trueshift._files import check_parent
 from trueshift._validate import Stride, check_map, check_phase, stride_per_axis
+from trueshift.audit.masks import Masks
 from trueshift.functional import polyphase_split
 from trueshift.layers.selectors import ConvSelector
-from trueshift.report.pictures import picture_grid, save_figure
+from trueshift.report.images import colour_mask
 
 CHOSEN, LARGEST = "#1f6feb", "#d1242f"  # blue and red, as in the paper
+_MARK = torch.tensor([255, 0, 60], dtype=torch.uint8)
 
 
 def components_figure(
@@ -87,9 +92,95 @@ def filters_figure(
     return save_figure(figure, path)
 
 
+def qualitative_figure(
+    images: Sequence[Tensor],
+    masks: Mapping[str, Sequence[Masks]],
+    path: str | os.PathLike[str],
+) -> Path:
+    """Draw images and, for each network, its masks before and after a shift (paper appendix).
+
+    A column for each image; a row of inputs, then two rows for each network. Masks of shifted
+    images are moved back; where the label is another one than before, every second pixel is red.
+
+    Args:
+        images: uint8 ``(3, h, w)``, of the size of their masks.
+        masks: Network to its masks, one for each image.
+        path: Picture to write; it is returned.
+    """
+    wanted = [tuple(image.shape[1:]) for image in images]
+    for name, pairs in masks.items():
+        sizes = [tuple(pair.still.shape) for pair in pairs]
+        if sizes != wanted:
+            raise ValueError(
+                f"qualitative_figure: the masks of {name!r} must have the sizes of the images"
+                f" {wanted}, got {sizes}."
+            )
+    figure, axes = picture_grid(1 + 2 * len(masks), len(images), 1.5)
+    axes[0][0].set_ylabel("input", fontsize=8)
+    for panel, image in zip(axes[0], images, strict=True):
+        panel.imshow(image.permute(1, 2, 0).numpy())
+    for row, (name, pairs) in zip(range(1, 1 + 2 * len(masks), 2), masks.items(), strict=True):
+        axes[row][0].set_ylabel(f"{name}\non input", fontsize=8)
+        axes[row + 1][0].set_ylabel(f"{name}\non shifted", fontsize=8)
+        for column, pair in enumerate(pairs):
+            axes[row][column].imshow(_picture(pair.still).numpy())
+            marked = _picture(pair.moved)
+            marked[pair.changed.cpu() & _chequered(*pair.changed.shape)] = _MARK
+            axes[row + 1][column].imshow(marked.numpy())
+            share = float(pair.changed.double().mean())
+            axes[row + 1][column].set_xlabel(f"{share:.1%} changed", fontsize=7)
+    return save_figure(figure, path)
+
+
+def picture_grid(rows: int, columns: int, size: float) -> tuple[Any, list[list[Any]]]:
+    """Make a figure of panels without ticks.
+
+    Args:
+        rows: Panels from top to bottom.
+        columns: Panels from left to right.
+        size: Width and height of a panel in inches.
+
+    Returns:
+        The figure and its panels, row by row.
+    """
+    figure = _empty(max(columns * size + 0.6, 2), rows * size + 0.3)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for panel in axes.flat:
+        panel.set_xticks([])
+        panel.set_yticks([])
+    return figure, [list(row) for row in axes]
+
+
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a figure to a folder that exists, and return its path."""
+    path = Path(path)
+    check_parent(path)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _empty(width: float, height: float) -> Any:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError('figures need matplotlib: pip install "trueshift[report]".') from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def _box(panel: Any, colour: str, inset: float) -> None:
     from matplotlib.patches import Rectangle
 
     side = 1 - 2 * inset
     style: dict[str, Any] = {"fill": False, "edgecolor": colour, "linewidth": 4}
     panel.add_patch(Rectangle((inset, inset), side, side, transform=panel.transAxes, **style))
+
+
+def _picture(mask: Tensor) -> Tensor:
+    return colour_mask(mask.long().cpu()).permute(1, 2, 0).clone()  # (H, W, 3)
+
+
+def _chequered(height: int, width: int) -> Tensor:
+    return (torch.arange(height)[:, None] + torch.arange(width)) % 2 == 0

@@ -15,9 +15,18 @@ from trueshift._files import check_parent
 from trueshift.audit.results import AuditResult, Measurement
 from trueshift.report.examples import example_data, mask_rows, worst_cards
 from trueshift.report.images import data_uri, heat_picture, signed_picture
-from trueshift.report.numbers import number, percent
-from trueshift.report.selection import selection_rows, selection_verdict
-from trueshift.report.words import break_text, shift_text, summary_lines, summary_rows, verdict
+from trueshift.report.words import (
+    break_text,
+    difference_rows,
+    number,
+    percent,
+    selection_rows,
+    selection_verdict,
+    shift_text,
+    summary_lines,
+    summary_rows,
+    verdict,
+)
 
 __all__ = ["summary_lines", "verdict", "write_html"]
 
@@ -56,6 +65,8 @@ def render(result: AuditResult, other: AuditResult | None = None) -> str:
         verdicts=[_unbroken(verdict(one)) for one in results],
         breaks=[break_text(one) for one in results],
         comparison=_comparison(results),
+        differences=[] if other is None else difference_rows(result, other),
+        curve=_curve(results),
         heats=[[_heat(m, lowest) for m in one.measurements] for one in results],
         lowest=lowest,
         largest_error=max((la.error for one in results for la in one.layers), default=0.0),
@@ -121,6 +132,33 @@ def _lowest(results: list[AuditResult]) -> float:
     """Return the bottom of the colour scale: the lowest share, rounded down to a tenth."""
     low = min(share for one in results for m in one.measurements for share in m.shares)
     return min(math.floor(low * 10) / 10, 0.9)
+
+
+def _curve(results: list[AuditResult]) -> dict[str, Any] | None:
+    """Return consistency over the distance of moves as lines of a drawing of 100 x 100."""
+    curves = [(one.name, m.moves) for one in results for m in one.measurements if m.moves]
+    if not curves:
+        return None
+    distances = sorted({move.distance for _, moves in curves for move in moves})
+    low = min(move.consistency.low for _, moves in curves for move in moves)
+    lowest = min(math.floor(low * 20) / 20, 0.95)
+
+    def height(share: float) -> float:
+        return round(100 * (1 - share) / (1 - lowest), 2)
+
+    at = {d: round(100 * (k + 0.5) / len(distances), 2) for k, d in enumerate(distances)}
+    lines = [
+        {
+            "name": name,
+            "points": [(at[m.distance], height(m.consistency.mean)) for m in moves],
+            "bars": [
+                (at[m.distance], height(m.consistency.high), height(m.consistency.low))
+                for m in moves
+            ],
+        }
+        for name, moves in curves
+    ]
+    return {"lowest": lowest, "ticks": at, "lines": lines}
 
 
 def _heat(measured: Measurement, lowest: float) -> dict[str, Any]:

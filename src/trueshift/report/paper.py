@@ -28,7 +28,7 @@ class Row:
     antialias: str
     network: str
     key: Mapping[str, Any]
-    recipe: str | None
+    recipe: str | None = None
     numbers: Mapping[str, float | tuple[float, float]] = field(default_factory=dict)
 
 
@@ -41,12 +41,14 @@ class Table:
         caption: What it shows.
         metrics: Metric name in ``results.json`` to the heading of the column.
         rows: Its rows, in the paper's order.
+        not_fractions: Metrics that are printed as they are, not in percent.
     """
 
     number: str | None
     caption: str
     metrics: Mapping[str, str]
     rows: tuple[Row, ...]
+    not_fractions: tuple[str, ...] = ()
 
     def has_paper(self, metric: str) -> bool:
         """Whether the paper gives numbers for a column."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import statistics
@@ -12,12 +13,14 @@ from typing import Any
 
 from trueshift._validate import check_choice
 from trueshift.bench.parameters import count_table_4
+from trueshift.layers.spec import Sampling
 from trueshift.report.ours import TABLES
-from trueshift.report.paper import Row, Table
+from trueshift.report.paper import FILTERS, Row, Table
 
 FILE_NAME = "results.json"
 FORMATS = ("markdown", "latex", "json")
 NO_RESULT = "no result"
+_SETTING = ("data", "setting", "network", "padding_mode")  # what all rows of a table share
 _TABLE_4_BATCH = [32, 3, 224, 224]
 
 
@@ -82,7 +85,7 @@ def find_results(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
-    """Put results into the rows of one of the paper's tables.
+    """Put results into the rows of one of the paper's tables, and others into rows below them.
 
     Parameters are counted from the networks themselves; they need no results.
 
@@ -91,9 +94,11 @@ def build_table(name: str, results: Mapping[str, Any]) -> list[Line]:
         results: What :func:`find_results` gave.
     """
     check_choice("table", "name", name, tuple(TABLES))
+    table = TABLES[name]
     if name == "params":
-        return [_counted(row) for row in TABLES[name].rows]
-    return [_measured(name, TABLES[name], row, results) for row in TABLES[name].rows]
+        return [_counted(row) for row in table.rows]
+    rows = (*table.rows, *_other_rows(table, results.values()))
+    return [_measured(name, table, row, results) for row in rows]
 
 
 def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> Line:
@@ -109,11 +114,52 @@ def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> 
 
 def belongs(row: Row, results: Mapping[str, Any]) -> bool:
     """Whether a result is of the network, sampling and data of a row."""
-    tested = results["row"]
-    options = {**(tested.get("convert") or {}), **(tested.get("network_options") or {})}
-    have = {**tested["spec"], "data": tested.get("data"), "network": tested["network"]}
-    have["up"] = options.get("up") or ("linear" if have["method"] == "stride" else "polyphase")
+    have = _tested(results)
     return all(have.get(name) == value for name, value in row.key.items())
+
+
+def _tested(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a row's key may name of a result."""
+    tested = results["row"]
+    have = {**tested["spec"], "network": tested["network"]}
+    have |= {"data": tested.get("data"), "setting": tested.get("setting")}
+    up = ((tested.get("convert") or {}) | (tested.get("network_options") or {})).get("up")
+    return {**have, "up": up or _usual_up(have["method"])}
+
+
+def _usual_up(method: str) -> str:
+    return "linear" if method == "stride" else "polyphase"
+
+
+def _other_rows(table: Table, results: Iterable[Mapping[str, Any]]) -> list[Row]:
+    """Rows for results in the setting of the table that none of its rows names.
+
+    A method or filter that the paper does not have is called what its entry in ``METHODS`` or
+    ``FILTERS`` is called.
+    """
+    rows = list[Row]()
+    for have in (_tested(one) for one in results if not any(belongs(r, one) for r in table.rows)):
+        alike = [
+            row for row in table.rows if all(row.key.get(k, have[k]) == have[k] for k in _SETTING)
+        ]
+        key = {name: have.get(name) for row in alike for name in row.key}
+        if alike and key not in [row.key for row in rows]:
+            rows.append(Row(_method_name(alike, key), _filter_name(key), alike[0].network, key))
+    return rows
+
+
+def _method_name(alike: Sequence[Row], key: Mapping[str, Any]) -> str:
+    """Return the name of a method in the table, else its own, and what is unusual about it."""
+    known = (row.method for row in alike if row.key["method"] == key["method"] != "stride")
+    usual = {**dataclasses.asdict(Sampling()), "up": _usual_up(key["method"])}
+    fields = [name for name in ("train_rule", "select_from", "up") if name in key]
+    unusual = [f"{name} {key[name]}" for name in fields if key[name] != usual[name]]
+    return ", ".join([next(known, key["method"]), *unusual])
+
+
+def _filter_name(key: Mapping[str, Any]) -> str:
+    names = {own: paper for paper, own in FILTERS.items()}
+    return names.get(key["antialias"], key["antialias"])
 
 
 def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
@@ -122,7 +168,8 @@ def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
         fits = measured is not None and measured["batch_shape"] == _TABLE_4_BATCH
         return float(measured["mean_ms"]) if fits else None
     value = results["metrics"].get(metric)
-    return None if value is None else 100 * float(value)
+    factor = 1 if metric in TABLES[name].not_fractions else 100
+    return None if value is None else factor * float(value)
 
 
 def _counted(row: Row) -> Line:

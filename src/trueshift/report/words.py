@@ -2,9 +2,39 @@
 
 from __future__ import annotations
 
+import math
+
+from trueshift.audit.moves import Estimate, Move, difference
 from trueshift.audit.results import BREAKS, AuditResult, Measurement
-from trueshift.report.numbers import number, percent
-from trueshift.report.selection import selection_lines
+from trueshift.audit.selection import LayerSelection, Outcome, Selection
+
+_SURE = 2  # standard errors
+
+
+def percent(fraction: float) -> str:
+    """Write a fraction in percent; only what is exactly 0 or 1 reads 0 % or 100 %.
+
+    Examples:
+        >>> percent(0.1234), percent(0.99999), percent(1.0), percent(0.00001)
+        ('12.3 %', '> 99.9 %', '100 %', '< 0.1 %')
+    """
+    if fraction in (0, 1):
+        return f"{100 * fraction:.0f} %"
+    if fraction > 0.9995:
+        return "> 99.9 %"
+    if fraction < 0.0005:
+        return "< 0.1 %"
+    return f"{100 * fraction:.1f} %"
+
+
+def number(value: float) -> str:
+    """Write a number shortly.
+
+    Examples:
+        >>> number(0.0), number(0.123456), number(1234567.0), number(2.5e-7)
+        ('0', '0.123', '1.23e+06', '2.5e-07')
+    """
+    return f"{value:.3g}"
 
 
 def shift_text(shift: tuple[int, int]) -> str:
@@ -85,6 +115,7 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
         rows.append((f"Largest output change{kind}", _change(m.largest_change, m)))
         rows.append((f"Median output change{kind}", _change(m.median_change, m)))
         rows.append((f"Outputs with the same bits{kind}", percent(m.bitwise_share)))
+        rows += move_rows(m)
     first, most = result.first_break, result.largest_increase
     if result.layers:
         rows.append(("Breaks first at", "nowhere" if first is None else first.name))
@@ -95,6 +126,49 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
         rows.append(("Smallest selector margin", f"{number(closest.smallest)} at {closest.name}"))
         rows.append(("Exact ties", str(ties)))
     return rows
+
+
+def move_rows(m: Measurement) -> list[tuple[str, str]]:
+    """Return what frames say that were moved by exactly so many pixels, as (name, value)."""
+    rows = [] if m.neighbours is None else [("Same label in all nine frames", _move(m.neighbours))]
+    rows += [(f"Moved by {move.distance} px along both axes", _move(move)) for move in m.moves]
+    return rows
+
+
+def difference_rows(first: AuditResult, second: AuditResult) -> list[tuple[str, str]]:
+    """Return by how much the second network is better on the same pictures, as (name, value)."""
+    rows = []
+    for a, b in zip(first.measurements, second.measurements, strict=True):
+        pairs = {f"moved by {move.distance} px": (move, other) for move, other in _paired(a, b)}
+        if a.neighbours is not None and b.neighbours is not None:
+            pairs = {"all nine frames": (a.neighbours, b.neighbours), **pairs}
+        for name, (mine, theirs) in pairs.items():
+            for what, word in (("image_shares", "unchanged"), ("image_accuracies", "accuracy")):
+                points = difference(mine, theirs, what)
+                if points is not None:
+                    rows.append((f"{name[0].upper()}{name[1:]}, {word}", _points(points)))
+    return rows
+
+
+def _paired(a: Measurement, b: Measurement) -> list[tuple[Move, Move]]:
+    others = {move.distance: move for move in b.moves}
+    return [(move, others[move.distance]) for move in a.moves if move.distance in others]
+
+
+def _points(difference: Estimate) -> str:
+    mean, low, high = (100 * v for v in (difference.mean, difference.low, difference.high))
+    return f"{mean:+.1f} points ({low:+.1f} to {high:+.1f})"
+
+
+def _move(move: Move) -> str:
+    c = move.consistency
+    words = [f"{percent(c.mean)} unchanged ({percent(c.low)} to {percent(c.high)})"]
+    words.append(f"same bits {percent(move.bitwise_share)}")
+    if move.agreement is not None:
+        words.append(f"same windows {percent(move.agreement)}")
+    if move.accuracy is not None:
+        words.append(f"accuracy {percent(move.accuracy.mean)}")
+    return ", ".join(words)
 
 
 def summary_lines(result: AuditResult) -> list[str]:
@@ -121,3 +195,106 @@ def _change(change: float, m: Measurement) -> str:
     if change == 0 or m.output_scale == 0:
         return number(change)
     return f"{number(change)} ({change / m.output_scale:.2g} standard deviations)"
+
+
+def selection_verdict(selection: Selection) -> str:
+    """Return two sentences: do the selectors choose, and what is the choice worth?"""
+    return f"{_choosing(selection)} {_worth(selection)}"
+
+
+def selection_rows(selection: Selection) -> list[tuple[str, str]]:
+    """Return the main numbers as (name, value)."""
+    rows = [("With the choices of APS", _outcome(selection.norm))]
+    if selection.accuracy is not None:
+        rows.insert(0, ("With its own choices", f"{percent(selection.accuracy)} right"))
+    if selection.random:
+        rows.append((f"With random choices ({len(selection.random)} draws)", _outcomes(selection)))
+    if selection.averaged is not None:
+        rows.append(("Averaged over these draws", _outcome(selection.averaged)))
+    rows += [(f"Choices of {layer.name}", _layer(layer)) for layer in selection.layers]
+    if len(selection.layers) > 1:
+        means = (selection.mean(field) for field in ("gap", "agreement", "same_as_norm"))
+        entropy = f"entropy {selection.mean('entropy'):.2f} bits"
+        rows.append(("Choices, mean over layers", _numbers(entropy, *means)))
+    return rows
+
+
+def selection_lines(selection: Selection) -> list[str]:
+    """Return the verdict and the main numbers as aligned lines."""
+    rows = selection_rows(selection)
+    width = max(len(name) for name, _ in rows)
+    return [selection_verdict(selection), *(f"  {name:{width}}  {value}" for name, value in rows)]
+
+
+def _choosing(selection: Selection) -> str:
+    weak = [layer for layer in selection.layers if layer.at_chance]
+    if not weak:
+        low = percent(min(layer.agreement for layer in selection.layers))
+        return f"The selectors choose: at least {low} of draws with Gumbel noise agree with them."
+    if len(weak) < len(selection.layers):
+        names = ", ".join(layer.name for layer in weak)
+        who = f"{len(weak)} of {len(selection.layers)} selectors ({names})"
+    else:
+        who = "This selector" if len(weak) == 1 else f"All {len(weak)} selectors"
+    one = len(weak) == 1
+    verb = "chooses at chance" if one else "choose at chance"
+    if _worthwhile(selection):
+        verb = f"{'has' if one else 'have'} logits within the noise of training"
+    chance = _range([1 / layer.num_phases for layer in weak])
+    shares = _range([layer.agreement for layer in weak])
+    return (
+        f"{who} {verb}: {shares} of draws with Gumbel noise agree with the largest logit; noise"
+        f" alone gives {chance}."
+    )
+
+
+def _worthwhile(selection: Selection) -> bool:
+    gain, error = selection.gain, selection.gain_error
+    return gain is not None and error is not None and gain > _SURE * error
+
+
+def _worth(selection: Selection) -> str:
+    gain, error = selection.gain, selection.gain_error
+    if gain is None or error is None:
+        kept = min(one.unchanged for one in (selection.norm, *selection.random))
+        share = "none" if kept == 1 else f"up to {percent(1 - kept)}"
+        return f"Other choices change {share} of the answers."
+    points = f"{100 * abs(gain):.2f} points of accuracy (standard error {100 * error:.2f})"
+    if _worthwhile(selection):
+        return f"The choice is worth {points} compared with random ones."
+    if gain < -_SURE * error:
+        return f"Random choices do better, by {points}."
+    return "Random choices do as well: the accuracy does not depend on which component is kept."
+
+
+def _layer(layer: LayerSelection) -> str:
+    entropy = f"entropy {layer.entropy:.2f} of {math.log2(layer.num_phases):.3g} bits"
+    text = _numbers(entropy, layer.gap, layer.agreement, layer.same_as_norm)
+    if layer.averaged is None:
+        return text
+    return f"{text}; averaged over its phases: {_outcome(layer.averaged)}"
+
+
+def _numbers(entropy: str, gap: float, agreement: float, same_as_norm: float) -> str:
+    return (
+        f"{entropy}; largest logits {number(gap)} apart; {percent(agreement)} of noisy draws agree;"
+        f" as APS in {percent(same_as_norm)}"
+    )
+
+
+def _outcome(outcome: Outcome) -> str:
+    same = f"{percent(outcome.unchanged)} of answers unchanged"
+    return same if outcome.accuracy is None else f"{percent(outcome.accuracy)} right, {same}"
+
+
+def _outcomes(selection: Selection) -> str:
+    draws = selection.random
+    accuracies = [one.accuracy for one in draws if one.accuracy is not None]
+    right = f"{_range(accuracies)} right, " if accuracies else ""
+    same = percent(sum(one.unchanged for one in draws) / len(draws))
+    return f"{right}{same} of answers unchanged"
+
+
+def _range(shares: list[float]) -> str:
+    low, high = percent(min(shares)), percent(max(shares))
+    return low if low == high else f"{low} to {high}"

@@ -4,9 +4,13 @@ from trueshift._torchvision import import_torchvision
 
 import_torchvision()  # before Lightning, which imports it
 
+from trueshift.training.callbacks import (  # noqa: E402
+    PlainProgress,
+    SaveOnInterrupt,
+    WritePredictions,
+)
 from trueshift.training.classifier import Classifier  # noqa: E402
 from trueshift.training.emulator import Emulator  # noqa: E402
-from trueshift.training.interruption import SaveOnInterrupt  # noqa: E402
 from trueshift.training.module import NetworkModule  # noqa: E402
 from trueshift.training.optim import (  # noqa: E402
     MultiStep,
@@ -15,8 +19,6 @@ from trueshift.training.optim import (  # noqa: E402
     RateRule,
     parameter_groups,
 )
-from trueshift.training.predictions import WritePredictions  # noqa: E402
-from trueshift.training.progress import PlainProgress  # noqa: E402
 from trueshift.training.randomness import StepSeeds  # noqa: E402
 from trueshift.training.results import WriteResults  # noqa: E402
 from trueshift.training.segmenter import Segmenter  # noqa: E402

@@ -18,18 +18,26 @@ from trueshift import models
 from trueshift._validate import check_choice
 from trueshift.bench.parameters import count_parameters
 from trueshift.layers.spec import Sampling
-from trueshift.training.averaging import MovingAverage
-from trueshift.training.optim import RATE_RULES, RateRule, parameter_groups, rate_factor
+from trueshift.training.calibration import calibrate
+from trueshift.training.callbacks import MovingAverage
+from trueshift.training.optim import RATE_RULES, Muon, RateRule, parameter_groups, rate_factor
 from trueshift.training.outside import Conversion, build_outside
 from trueshift.training.randomness import StepSeeds
-from trueshift.training.tau import TAU_RULES, TauRule, TauSchedule, selectors, set_rules
+from trueshift.training.tau import (
+    TAU_RULES,
+    SelectionLog,
+    TauRule,
+    TauSchedule,
+    selectors,
+    set_rules,
+)
 from trueshift.training.timing import BatchTimes
 
 NumPairs = int | Literal["all"]
 
 
 class NetworkModule(LightningModule):
-    """A network under SGD, with the paper's schedules.
+    """A network, trained by SGD or Muon with the paper's schedules.
 
     Args:
         network: A name in ``trueshift.models.BUILDERS``, or the import path of a network of another
@@ -39,9 +47,11 @@ class NetworkModule(LightningModule):
         network_options: Further arguments of the builder, for instance ``stem`` or ``widths``. That
             of another package gets only these: name its number of classes too.
         convert: How a network of another package is converted; ``None`` leaves it as it is.
+        optimizer: ``"sgd"``, as in the paper, or ``"muon"``, which is quicker: see :class:`Muon`.
         lr: Highest learning rate.
-        momentum: Momentum of SGD.
-        nesterov: Nesterov's form of it.
+        momentum: Momentum.
+        nesterov: Nesterov's form of it, for SGD; Muon always has it.
+        adam_lr: Highest learning rate of what Muon leaves to Adam.
         weight_decay: Decay of all weights but those of learned selectors.
         schedule: How the learning rate changes, one of ``RATE_RULES``; ``None`` keeps it. In a
             recipe, and in a checkpoint, the class is named: ``class_path`` and ``init_args``.
@@ -50,6 +60,8 @@ class NetworkModule(LightningModule):
             ``None`` keeps it.
         ema: Decay of an exponential moving average of the weights, which is then what is validated
             and saved; ``None`` for none.
+        calibrate: Before the first step, fit what depends on the data to a batch of training
+            images: the scale of the selectors' logits and a whitening stem (:func:`calibrate`).
         compile: Run the network through ``torch.compile``.
         channels_last: Keep maps in the memory format that GPUs like.
         num_pairs: Pairs of shifts per image that consistency compares, or ``"all"``: every shift.
@@ -70,14 +82,17 @@ class NetworkModule(LightningModule):
         num_classes: int,
         network_options: dict[str, Any] | None = None,
         convert: Conversion | None = None,
+        optimizer: Literal["sgd", "muon"] = "sgd",
         lr: float = 0.1,
         momentum: float = 0.9,
         nesterov: bool = False,
+        adam_lr: float = 3e-3,
         weight_decay: float = 1e-4,
         schedule: RateRule | None = None,
         warmup_epochs: int = 0,
         tau: TauRule | None = None,
         ema: float | None = None,
+        calibrate: bool = False,
         compile: bool = False,
         channels_last: bool = False,
         num_pairs: NumPairs = 1,
@@ -89,6 +104,7 @@ class NetworkModule(LightningModule):
         known = (*models.BUILDERS, *self.outside)
         if "." not in network:
             check_choice(type(self).__name__, "network", network, known)
+        check_choice(type(self).__name__, "optimizer", optimizer, ("sgd", "muon"))
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
         convert = Conversion(**convert) if isinstance(convert, Mapping) else convert
         schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
@@ -119,11 +135,22 @@ class NetworkModule(LightningModule):
             raise ValueError("training needs an end: set trainer.max_epochs or trainer.max_steps.")
         steps = math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
         factor = rate_factor(self.schedule, self.hparams["warmup_epochs"], steps, total / steps)
-        options = {key: self.hparams[key] for key in ("lr", "momentum", "nesterov")}
-        optimizer = torch.optim.SGD(self.parameter_groups(), **options)
+        optimizer = self._optimizer()
         scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
         schedule = {"scheduler": scheduler, "interval": "step", "name": "lr"}
         return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def _optimizer(self) -> torch.optim.Optimizer:
+        if self.hparams["optimizer"] == "muon":
+            options = {key: self.hparams[key] for key in ("lr", "momentum", "adam_lr")}
+            return Muon(self.parameter_groups(), **options)
+        options = {key: self.hparams[key] for key in ("lr", "momentum", "nesterov")}
+        return torch.optim.SGD(self.parameter_groups(), **options)
+
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.hparams["calibrate"]:
+            images, _ = next(iter(self.trainer.datamodule.train_dataloader()))  # type: ignore[attr-defined]
+            calibrate(self.network, images)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Return the groups for the optimizer: learned selectors do not decay."""
@@ -132,7 +159,7 @@ class NetworkModule(LightningModule):
     def configure_callbacks(self) -> list[Callback]:
         if self.trainer.state.fn != TrainerFn.FITTING:
             return []
-        callbacks: list[Callback] = [StepSeeds()]
+        callbacks: list[Callback] = [StepSeeds(), SelectionLog()]
         if self.tau_schedule is not None:
             callbacks.append(TauSchedule(self.tau_schedule))
         if self.hparams["ema"] is not None:

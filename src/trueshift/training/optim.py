@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from trueshift._validate import check_positive
 from trueshift.layers.selectors import ConvSelector
@@ -118,6 +119,69 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
     selectors = [parameter for parameter in trained if parameter in exempt]
     groups = [{"params": decayed, "weight_decay": weight_decay}]
     return [*groups, {"params": selectors, "weight_decay": 0.0}] if selectors else groups
+
+
+class Muon(torch.optim.Adam):
+    """Orthogonalised momentum for the filters of a network, Adam for everything else.
+
+    The step of a filter bank is its momentum, as a matrix with a row per output channel, with all
+    singular values brought near one (K. Jordan, Muon, 2024). Before it, the bank is scaled so that
+    its rows have norm 1 in the mean: ``lr`` is the relative change of a step, and nothing decays.
+    That suits convolutions followed by a norm.
+
+    Args:
+        groups: What :func:`parameter_groups` returns. Parameters of more than two axes in the first
+            group are filters; the others and those of selectors are trained by Adam.
+        lr: Learning rate of filters.
+        momentum: Nesterov momentum of filters.
+        adam_lr: Learning rate of everything else.
+    """
+
+    def __init__(
+        self, groups: Sequence[dict[str, Any]], lr: float, momentum: float, adam_lr: float
+    ) -> None:
+        body, *selectors = groups
+        filters = [p for p in body["params"] if p.ndim > 2]
+        rest = [p for p in body["params"] if p.ndim <= 2]
+        adam = [{**group, "momentum": None} for group in ({**body, "params": rest}, *selectors)]
+        muon = {"params": filters, "lr": lr, "momentum": momentum}
+        super().__init__([muon, *adam], adam_lr, betas=(0.9, 0.98))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Update all parameters that have a gradient."""
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        filters = self.param_groups[0]
+        for weight in filters["params"]:
+            if weight.grad is not None:
+                self._turn(weight, filters["lr"], filters["momentum"])
+                weight.grad = None  # Adam then leaves it alone
+        super().step()
+        return loss
+
+    def _turn(self, weight: Tensor, lr: float, momentum: float) -> None:
+        state = self.state[weight]
+        if not state:  # Adam wants a step in every state that it loads
+            state.update(step=torch.zeros(()), mean=torch.zeros_like(weight))
+        mean = state["mean"]
+        mean.mul_(momentum).add_(weight.grad)
+        ahead = torch.add(weight.grad, mean, alpha=momentum)
+        weight.mul_(len(weight) ** 0.5 / weight.norm())
+        weight.sub_(orthogonal(ahead.flatten(1)).view_as(weight), alpha=lr)
+
+
+def orthogonal(matrix: Tensor, steps: int = 4) -> Tensor:
+    """Bring the singular values of a matrix near one, by Newton-Schulz iterations in bfloat16.
+
+    They end between about 0.7 and 1.2, except those that are tiny compared with the largest.
+    """
+    x = matrix.bfloat16() / (matrix.norm() + 1e-7)
+    tall = x.shape[0] > x.shape[1]
+    x = x.T if tall else x
+    for _ in range(steps):
+        gram = x @ x.T
+        x = 3.4445 * x + (2.0315 * gram @ gram - 4.7750 * gram) @ x
+    return (x.T if tall else x).to(matrix.dtype)
 
 
 def rate_factor(

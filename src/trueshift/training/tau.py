@@ -1,18 +1,21 @@
-"""Temperature of the learned selectors over the epochs (paper appendix, tau schedules)."""
+"""Learned selectors in training: their temperature (paper appendix), and whether they choose."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import nn
+from torch import Tensor, nn
 
 from trueshift._validate import check_choice, check_positive
+from trueshift.audit.selection import at_chance, entropy_of_choices, expected_agreement
 from trueshift.layers.selectors import TEST_RULES, TRAIN_RULES, ConvSelector, set_tau
 
 BACKBONE = "backbone"
@@ -178,3 +181,55 @@ class TauSchedule(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.backbone = state_dict["backbone"]
+
+
+class SelectionLog(Callback):
+    """Log once an epoch, on its last batch, whether learned selectors choose.
+
+    ``selector/agreement`` is the expected share of Gumbel draws that keep the component of the
+    largest logit, and ``selector/entropy`` that of the choices in bits, both in the mean over
+    layers. A selector that ends at chance is reported in words, next to the progress.
+    """
+
+    def __init__(self) -> None:
+        self._hooks: list[Any] = []
+        self._agreement: dict[str, float] = {}
+        self._entropy: list[float] = []
+        self._at_chance: dict[str, float] = {}
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if batch_idx + 1 != trainer.num_training_batches:
+            return
+        for name, module in pl_module.named_modules():
+            if isinstance(module, ConvSelector):
+                note = functools.partial(self._note, name.removesuffix(".selector"))
+                self._hooks.append(module.register_forward_hook(note))
+
+    def _note(self, name: str, module: nn.Module, _: object, logits: Tensor) -> None:
+        self._agreement[name] = expected_agreement(logits.detach())
+        self._entropy.append(entropy_of_choices(logits.argmax(1)))
+        self._at_chance.pop(name, None)
+        if at_chance(self._agreement[name], logits.shape[1]):
+            self._at_chance[name] = 1 / logits.shape[1]
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+        if self._entropy:
+            pl_module.log("selector/agreement", fmean(self._agreement.values()))
+            pl_module.log("selector/entropy", fmean(self._entropy))
+            self._entropy.clear()
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero and trainer.progress_bar_callback is not None:
+            for name, chance in self._at_chance.items():
+                share = self._agreement[name]
+                print(
+                    f"{name} chooses at chance: {share:.1%} of draws with Gumbel noise agree with"
+                    f" its largest logit; noise alone gives {chance:.1%}.",
+                    flush=True,
+                )

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from trueshift.convert.parts.phases import Offset, Recipe, cut, ravel
 from trueshift.layers.resample import PolyphaseDown
-from trueshift.layers.selectors import Selector, TieBreaker
+from trueshift.layers.selectors import Selector
+from trueshift.ties import TieBreaker
 from trueshift.windows import offset_blocks
 
 

@@ -87,7 +87,7 @@ class Burgers(Equation):
     """``u_t = -u u_x + viscosity u_xx``: waves that steepen to shocks, meet and decay."""
 
     def __init__(self, viscosity: float = 0.05, points: int = 128, dt: float = 0.01) -> None:
-        super().__init__([points], [2 * math.pi], dt, interval=4, warm_up=0)
+        super().__init__([points], [2 * math.pi], dt, interval=4, warm_up=50)
         self.viscosity = viscosity
 
     def linear(self) -> Tensor:

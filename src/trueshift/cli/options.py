@@ -1,0 +1,107 @@
+"""Options that several commands share: images, and conversion."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from torch import Tensor
+
+from trueshift.cli.networks import Loaded
+from trueshift.layers.selectors import METHODS
+from trueshift.layers.spec import SELECT_FROM
+
+CYLINDERS = {"keep,circular": "horizontal", "circular,keep": "vertical"}  # and what wraps
+
+
+def add_images(
+    parser: argparse._ActionsContainer, num: str, default: int | None, size: str
+) -> None:
+    """Add the options that name images.
+
+    Args:
+        parser: Where to add them.
+        num: How many there are without ``--num-images``, in words.
+        default: The same as a number.
+        size: Their size without ``--size``, in words.
+    """
+    add = parser.add_argument
+    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
+    add("--num-images", type=int, default=default, metavar="N", help=f"how many ({num})")
+    add("--size", type=int, metavar="PX", help=f"resize and crop to this ({size})")
+    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
+    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
+
+
+def read_images(folder: Path | None, num: int, size: int | None, seed: int) -> list[Tensor]:
+    """Return uint8 pictures ``(3, H, W)``.
+
+    Args:
+        folder: Where they are; ``None`` draws the built-in ones.
+        num: How many.
+        size: What to resize and crop to; built-in ones have 32 pixels without it.
+        seed: Seed of the built-in ones.
+    """
+    if folder is not None:
+        from trueshift.audit.folder import read_pictures
+
+        return read_pictures(folder, size, num)
+    from trueshift.data import make_shapes
+
+    size = size or 32
+    print(f"no --images given: using {num} built-in pictures of {size} px", file=sys.stderr)
+    return list(make_shapes(num, size, seed=seed)[0])
+
+
+def per_channel(option: str, values: Iterable[float], channels: int) -> tuple[float, ...]:
+    """Return one value for each channel: as given, one for all, or the mean if grey."""
+    values = tuple(float(v) for v in values)
+    if len(values) == channels:
+        return values
+    if channels == 1 and len(values) == 3:
+        return (sum(values) / 3,)
+    if len(values) == 1:
+        return values * channels
+    raise ValueError(f"{option} takes 1 or {channels} values, got {len(values)}.")
+
+
+def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
+    """Add ``--convert`` and what goes with it."""
+    add = parser.add_argument
+    add("--convert", choices=METHODS, help=f"{purpose} (stride: with --padding seam only)")
+    add("--select-from", choices=SELECT_FROM, help="where --convert chooses phases (output)")
+    add(
+        "--padding",
+        choices=["circular", "seam", *CYLINDERS],
+        help="borders of the converted network: circular, or its own, counted from where the ends"
+        " of a picture meet, or its own vertically and circular horizontally, or the other way"
+        " round (circular)",
+    )
+
+
+def check_conversion(args: argparse.Namespace) -> None:
+    """Raise if the options do not go together."""
+    for option in ("select_from", "padding"):
+        if getattr(args, option) and not args.convert:
+            raise ValueError(
+                f"--{option.replace('_', '-')} says how --convert works: pass --convert too."
+            )
+    if args.convert == "stride" and args.select_from:
+        raise ValueError("--convert stride chooses no phases: leave out --select-from.")
+    if args.convert == "stride" and args.padding != "seam":
+        raise ValueError("--convert stride is shift-invariant with --padding seam only: pass both.")
+
+
+def converted(args: argparse.Namespace, loaded: Loaded, example: Tensor) -> Loaded:
+    """Return the network that the options ask for."""
+    from trueshift.convert import convert
+
+    given = args.padding or "circular"
+    padding = tuple(given.split(",")) if given in CYLINDERS else given
+    model = convert(
+        loaded.model, args.convert, example, select_from=args.select_from, padding=padding
+    )
+    how = args.convert if given == "circular" else f"{args.convert}, {given}"
+    return loaded._replace(model=model.eval(), name=f"{loaded.name}, converted ({how})")
