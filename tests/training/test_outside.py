@@ -98,6 +98,7 @@ def test_the_encoder_has_a_rate_of_its_own():
 def test_frozen_statistics_stay(batch):
     module = segmenter(backbone_momentum=0)
     norm = module.network.encoder[1]
+    assert not norm.training  # from the beginning: Lightning keeps the modes that it finds
     before = norm.running_mean.clone()
     step(module, batch)
     assert module.network.training

@@ -43,7 +43,7 @@ VOC_SMALL = Table(
 
 
 def _mobilenet(
-    method: str, network: str = "DeepLabV3Plus", *, up: str | None = None, **spec: str | None
+    label: str, network: str = "DeepLabV3Plus", *, up: str | None = None, **spec: str | None
 ) -> Row:
     key = {
         "data": "vocsegmentation",
@@ -55,7 +55,7 @@ def _mobilenet(
         **spec,
     }
     filters = {value: name for name, value in FILTERS.items()}
-    return Row(method, filters[key["antialias"]], network, key, None)
+    return Row(label, filters[key["antialias"]], network, key, None)
 
 
 _TRI3 = {"antialias": "tri3"}

@@ -59,13 +59,13 @@ def build_outside(
     Returns:
         A network with ``required_multiple``, the multiple that sizes of images must have.
     """
-    network = _imported(path)(**options)
+    network: Any = _imported(path)(**options)
     size = 64 if conversion is None else conversion.size
     with torch.random.fork_rng(devices=[]):
         example = torch.randn(1, 3, size, size)
     if conversion is None:
         network.required_multiple = plan(network, example, "stride").required_multiple
-        return network
+        return network  # type: ignore[no-any-return]
     planned = plan(network, example, spec)
     if conversion.up == "linear":
         sites = [
@@ -79,7 +79,8 @@ def build_outside(
 def _imported(path: str) -> Callable[..., nn.Module]:
     package, _, name = path.rpartition(".")
     try:
-        return getattr(importlib.import_module(package), name)  # type: ignore[no-any-return]
+        found: Callable[..., nn.Module] = getattr(importlib.import_module(package), name)
+        return found
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f"network: {path} cannot be imported ({error}). Install its package, or name one of"

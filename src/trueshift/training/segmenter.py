@@ -75,6 +75,7 @@ class Segmenter(NetworkModule):
         self.shift_consistency = self.build_consistency(MaskShiftConsistency)
         self.bitwise_equal = MeanMetric()
         self.times = BatchTimes()
+        self.train()  # Lightning keeps the modes that it finds
 
     def setup(self, stage: str) -> None:
         fresh = stage == TrainerFn.FITTING and self.trainer.ckpt_path is None
@@ -192,7 +193,7 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
         path: A checkpoint of :class:`Classifier`, a ``.safetensors`` of ``trueshift.save``, or a
             name in :data:`PACKAGED`.
     """
-    path = packaged_weights(path) if path in PACKAGED else Path(path)  # type: ignore[index]
+    path = packaged_weights(str(path)) if path in PACKAGED else Path(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"Segmenter: no backbone at {path}. Train one with `trueshift fit` on an ImageNet"

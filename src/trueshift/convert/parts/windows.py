@@ -229,10 +229,11 @@ class Convolution(Window):
         centred = all(left == reach // 2 for left, reach in zip(self.left, self.reach, strict=True))
         if any(self.kept) or not centred:
             return super()._at(x, phase, stride, tensors)
-        rest, exact = ("circular", self.dilation, self.groups), not self.training
+        (weight, bias), exact = tensors, not self.training
+        taps: Any = self.dilation, self.groups
         if isinstance(phase, int):
-            return convolution(x, *tensors, rest[0], stride, *rest[1:], exact=exact)
-        return conv_down(x, *tensors, phase, stride, *rest, exact=exact)
+            return convolution(x, weight, bias, "circular", stride, *taps, exact=exact)
+        return conv_down(x, weight, bias, phase, stride, "circular", *taps, exact=exact)
 
     def _with_own_padding(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
