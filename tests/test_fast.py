@@ -112,7 +112,7 @@ CASES = {
         {"exact": True},
     ),
     "sum_rows": lambda m: ((m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim), {}),
-    "convolve_without_full_wraps": lambda m: (
+    "convolve_the_short_way": lambda m: (
         (m.map(), m.conv(29), (1,) * m.dim, "circular"),
         {},
     ),
