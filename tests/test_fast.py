@@ -108,7 +108,7 @@ CASES = {
         {"exact": True},
     ),
     "sum_rows": lambda m: ((m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim), {}),
-    "convolve_without_full_wraps": lambda m: (
+    "convolve_the_short_way": lambda m: (
         (m.map(), m.weight(3, 4), m.vector(3), "circular", (1,) * m.dim, (29,) * m.dim),
         {},
     ),

@@ -117,17 +117,17 @@ def _places(
     return place * groups + count_up(groups).view(*[1] * dim, -1, *[1] * dim)
 
 
-def _wraps_fully(
+def _reaches_round(
     x: Tensor, weight: Tensor, _: Any, mode: Mode, stride: Any, dilation: Any, *__: Any, **___: Any
 ) -> bool:
     if mode != "circular":
         return False
-    centred = all(n % 2 == 1 for n in weight.shape[2:])  # else full wraps move the centre
-    return centred and any(d > n for d, n in zip(dilation, x.shape[2:], strict=True))
+    centred = all(n % 2 == 1 for n in weight.shape[2:])  # else wraps move the centre
+    return centred and any(2 * d > n for d, n in zip(dilation, x.shape[2:], strict=True))
 
 
-@fast(convolution, when=_wraps_fully)
-def convolve_without_full_wraps(
+@fast(convolution, when=_reaches_round)
+def convolve_the_short_way(
     x: Tensor,
     weight: Tensor,
     bias: Tensor | None,
@@ -138,6 +138,10 @@ def convolve_without_full_wraps(
     *,
     exact: bool = False,
 ) -> Tensor:
-    """A tap at distance d on a circle of n pixels is one at d modulo n."""
-    nearer = tuple((d - 1) % n + 1 for d, n in zip(dilation, x.shape[2:], strict=True))
-    return convolution(x, weight, bias, mode, stride, nearer, groups, exact=exact)
+    """A tap at distance d on a circle of n pixels is one at d modulo n, or n less that behind."""
+    ahead = [(d - 1) % n + 1 for d, n in zip(dilation, x.shape[2:], strict=True)]
+    behind = [n - d if d < n else n for d, n in zip(ahead, x.shape[2:], strict=True)]
+    turned = [axis for axis, (d, b) in enumerate(zip(ahead, behind, strict=True), 2) if b < d]
+    nearer = tuple(map(min, ahead, behind))
+    padded = pad(x, kernel_reach(weight, nearer), mode)
+    return convolve(padded, weight.flip(turned), bias, stride, 0, nearer, groups, exact=exact)
