@@ -23,7 +23,7 @@ from trueshift.shifts import circular_shift
 from trueshift.training import Emulator
 
 mpl.use("Agg")
-from matplotlib import pyplot as plt  # noqa: E402
+from matplotlib import pyplot as plt
 
 ROWS = {"stride": "stride", "LPS tri3": "lps_tri3"}
 SHIFT = 5  # points

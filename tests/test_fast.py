@@ -404,3 +404,15 @@ def test_a_learned_kernel_has_a_gradient():
     phase = torch.full((1, 4), 0.25)
     functional.blur_up(torch.randn(1, 2, 4, 4), kernel, phase, (2, 2), "circular").sum().backward()
     assert kernel.grad is not None
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", ["choose_by_rounded_sums", "choose_by_rounded_norms"])
+def test_scores_that_are_not_finite_are_an_error(name, value):
+    args, kwargs = arguments(name, 2, False, torch.float32, learns=False)
+    args[0][1, :, 0, 0] = value
+    with (
+        torch.no_grad(),
+        pytest.raises(ValueError, match=r"choose: scores must be finite.*(nan|inf)"),
+    ):
+        KERNEL[name].run(*args, **kwargs)

@@ -8,7 +8,7 @@ from PIL import Image
 from torch import nn
 
 import trueshift as ts
-from trueshift.audit.folder import FolderImages
+from trueshift.audit.images import FolderImages
 from trueshift.cli import audit as command
 from trueshift.cli import main
 from trueshift.cli.networks import load_network
