@@ -37,9 +37,9 @@ class Segmenter(NetworkModule):
     are then shifts of the extended image.
 
     Args:
-        backbone: What the backbone (or encoder) of the network starts from: a checkpoint of a
-            :class:`Classifier`, a file of ``trueshift.save``, with its tau, or
-            ``"mobilenet_v2"``, torchvision's ImageNet weights of that encoder, from a package.
+        backbone: What the backbone starts from (in networks of other packages the part called
+            ``encoder``): a checkpoint of a :class:`Classifier`, a file of ``trueshift.save``, with
+            its tau, or ``"mobilenet_v2"``: torchvision's ImageNet weights, from a package.
         backbone_lr: Learning rate of the backbone, as a share of ``lr``; 0.1 in the authors' code.
         backbone_momentum: Momentum of the statistics of the backbone's batch norms; 0.01 in the
             authors' code. ``None`` keeps torch's 0.1; 0 freezes them: they normalise while training
@@ -106,7 +106,8 @@ class Segmenter(NetworkModule):
 
     def _backbone(self) -> list[nn.Module]:
         """Return the modules of the backbone, itself first; none if the network has none."""
-        backbone = getattr(self.network, "backbone", getattr(self.network, "encoder", None))
+        ours = "." not in self.hparams["network"]
+        backbone = getattr(self.network, "backbone" if ours else "encoder", None)
         return [] if backbone is None else list(backbone.modules())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
