@@ -60,8 +60,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         n, t, width = x.shape
-        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(*qkv.unbind(0), attn_mask=bias)  # (N, heads, T, d)
+        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.proj(y.transpose(1, 2).reshape(n, t, width))
 
 

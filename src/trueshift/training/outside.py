@@ -65,7 +65,7 @@ def build_outside(
         example = torch.randn(1, 3, size, size)
     if conversion is None:
         network.required_multiple = plan(network, example, "stride").required_multiple
-        return network  # type: ignore[no-any-return]
+        return network
     planned = plan(network, example, spec)
     if conversion.up == "linear":
         sites = [
