@@ -87,8 +87,6 @@ VOC_MOBILENET = Table(
 
 def _fast(row: Row) -> Row:
     key = {**row.key, "network": "resnet9", "select_from": "output"}
-    if key["method"] == "lps" and key["train_rule"] == "gumbel":
-        key["train_rule"] = "straight"  # see docs/results.md
     return Row(row.method, row.antialias, "ResNet-9", key, None, row.numbers)
 
 
