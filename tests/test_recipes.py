@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1] / "recipes"
 FILES = sorted(ROOT.rglob("*.yaml"))
 NAMES = [str(path.relative_to(ROOT).with_suffix("")) for path in FILES]
 ROWS = [(name, row) for name, table in TABLES.items() for row in table.rows if row.recipe]
-OURS = ("fast_", "long_", "quick_", "record_", "small_", "mobilenet_")  # not budgets of the paper
+OURS = ("fast_", "long_", "mobilenet_", "record_", "small_", "swin_", "vit_")  # our budgets
 PAPER = [
     name
     for name in NAMES
@@ -152,4 +152,5 @@ OWN = [name for name in NAMES if not name.endswith("_fno")]  # that one needs an
 )
 def test_makes_one_training_step(model_parser, name):
     module = build(model_parser, name)
-    one_step(module, 16 if "cifar" in name else 64)  # small, so that all of them are quick
+    small = 32 if "vit_" in name or "swin_" in name else 16
+    one_step(module, small if "cifar" in name else 64)  # small, so that all of them are quick

@@ -60,9 +60,15 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         n, t, width = x.shape
+<<<<<<< HEAD
         qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+=======
+        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind(0)  # (N, heads, T, d)
+        y = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+>>>>>>> vit
         return self.proj(y.transpose(1, 2).reshape(n, t, width))
 
 
@@ -127,7 +133,7 @@ class ViT(nn.Module):
         self.spec, self.in_channels, self.image_size = spec, in_channels, image_size
         spec = spec.replace(select_from="input")
         self.patches = Patches(spec, in_channels, width, patch)
-        self.place = nn.Parameter(torch.randn(1, (image_size // patch) ** 2, width) * 0.02)
+        self.place = nn.Parameter(torch.randn((image_size // patch) ** 2, width) * 0.02)
         self.first = None
         if spec.method != "stride":  # a hard choice among all patches, in training too
             selector = spec.replace(method="aps").selector(width)
