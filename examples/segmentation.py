@@ -38,7 +38,8 @@ def train(net: nn.Module, images: Tensor, masks: Tensor, epochs: int) -> None:
     optimizer = torch.optim.AdamW(net.train().parameters(), 1e-2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs)
     for epoch in range(epochs):
-        ts.set_tau(net, max(0.2 * 0.5**epoch, 0.02))
+        if hasattr(net, "sampling"):  # what conversion adds
+            ts.set_tau(net, max(0.2 * 0.5**epoch, 0.02))
         for chosen in torch.randperm(len(images)).split(20):
             loss = F.cross_entropy(net(images[chosen]), masks[chosen], ignore_index=255)
             optimizer.zero_grad()
