@@ -11,8 +11,10 @@ each is run once, by onnxruntime; outputs are kept in ``DIR``, and a run goes on
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +41,7 @@ Rule = Callable[[Tensor], list[Place]]  # a frame (1, C, H, W) to the corners of
 class Network(NamedTuple):
     """How to build a network, and what it takes."""
 
-    build: Callable[[Path], nn.Module]
+    build: Callable[[Path], Any]
     window: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -78,11 +80,15 @@ NETWORKS = {
     "efficientnet_lite0": efficientnet_lite(0, 224),
     "efficientnet_lite1": efficientnet_lite(1, 240),
     "efficientnet_lite2": efficientnet_lite(2, 256),  # trained at 260; photos have 320
+    # An ONNX file of two classes, for BGR of 0..255, channels last: stability only.
+    "opennsfw": Network(Path, 224, (123 / 255, 117 / 255, 104 / 255), (1 / 255,) * 3),
 }
 CONVERSIONS = {
     "plain": None,
-    "blur": ts.Sampling("stride", antialias="tri3"),
-    "aps": ts.Sampling("aps"),
+    "blur": ts.Sampling("stride", antialias="tri3", padding_mode="zeros"),
+    "aps": ts.Sampling("aps", padding_mode="zeros"),
+    "aps-margin1": ts.Sampling("aps", padding_mode="zeros", margin=1),
+    "aps-margin2": ts.Sampling("aps", padding_mode="zeros", margin=2),
 }
 
 
@@ -90,7 +96,9 @@ def session(network: Network, conversion: str, weights: Path, path: Path) -> Any
     """Return a session of onnxruntime; the file is written once."""
     import onnxruntime
 
-    if not path.exists():
+    if weights.suffix == ".onnx":
+        path = weights
+    elif not path.exists():
         import_torchvision()
         model = network.build(weights).eval()
         example = torch.randn(2, 3, network.window, network.window)
@@ -168,16 +176,18 @@ class Scene:
         for first in range(0, len(missing), BATCH):
             part = missing[first : first + BATCH]
             pixels = [self.pixels[:, y : y + self.window, x : x + self.window] for y, x in part]
-            name = self.session.get_inputs()[0].name
-            outputs = self.session.run(None, {name: torch.stack(pixels).numpy()})[0]
+            taken, windows = self.session.get_inputs()[0], torch.stack(pixels)
+            if taken.shape[-1] == 3:
+                windows = windows.flip(1).permute(0, 2, 3, 1)
+            outputs = self.session.run(None, {taken.name: windows.contiguous().numpy()})[0]
             self.outputs.update(zip(part, torch.from_numpy(outputs), strict=True))
         if missing:
             places, outputs = zip(*self.outputs.items(), strict=True)
             np.savez(self.file, places=np.array(places), outputs=torch.stack(outputs).numpy())
 
-    def label(self, windows: Iterable[Place]) -> int:
-        """Return the label of the mean output."""
-        return int(order_free_mean(torch.stack([self.outputs[w] for w in windows]), 0).argmax())
+    def output(self, windows: Iterable[Place]) -> Tensor:
+        """Return the mean output of some windows."""
+        return order_free_mean(torch.stack([self.outputs[w] for w in windows]), 0)
 
 
 def measure(
@@ -189,7 +199,8 @@ def measure(
     scene.run(w for by_place in seen.values() for windows in by_place.values() for w in windows)
     results = {}
     for name, windows in seen.items():
-        labels = {place: scene.label(places) for place, places in windows.items()}
+        outputs = {place: scene.output(places) for place, places in windows.items()}
+        labels = {place: int(output.argmax()) for place, output in outputs.items()}
         counted = [
             labels[p] for group, places in groups.items() if group != "neighbours" for p in places
         ]
@@ -201,6 +212,8 @@ def measure(
             pairs = list(itertools.combinations(places, 2))
             row[group] = float(np.mean([labels[a] == labels[b] for a, b in pairs]))
             row[f"{group}-bits"] = float(np.mean([windows[a] == windows[b] for a, b in pairs]))
+            changes = [float((outputs[a] - outputs[b]).abs().max()) for a, b in pairs]
+            row[f"{group}-change"] = float(np.mean(changes))
         results[name] = row
     return results
 
@@ -224,6 +237,33 @@ def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return report
 
 
+def cost(network: Network, weights: Path, rounds: int = 15) -> dict[str, float]:
+    """Return the time of an anchored network as a multiple of that of the network alone."""
+    import_torchvision()
+    window, ratios = network.window, {}
+    example = torch.randn(1, 3, window, window)
+    model = ts.optimize(network.build(weights).eval(), example)
+    for batch in (1, 8):
+        frames = torch.randn(batch, 3, window + ROOM, window + ROOM)
+        networks = {0: model, **{k: ts.anchor(model, window, anchors=k) for k in (1, 4)}}
+        calls = {k: functools.partial(one, frames) for k, one in networks.items()}
+        calls[0] = functools.partial(model, example.expand(batch, -1, -1, -1).contiguous())
+        times = {key: [timed(call) for call in [calls[key]] * 2][1:] for key in calls}  # warm up
+        for _, (key, call) in itertools.product(range(rounds), calls.items()):
+            times[key].append(timed(call))
+        for anchors in (1, 4):
+            each = [a / b for a, b in zip(times[anchors], times[0], strict=True)]
+            ratios[f"batch {batch}, anchors {anchors}"] = round(float(np.median(each)), 3)
+    return ratios
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Return the seconds of a call."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
 def main() -> None:
     """Measure and write JSON, every fifty photos."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -231,12 +271,16 @@ def main() -> None:
     parser.add_argument("--network", choices=NETWORKS, required=True)
     parser.add_argument("--convert", choices=CONVERSIONS, default="plain")
     parser.add_argument("--weights", type=Path, required=True)
-    parser.add_argument("--cache", type=Path, required=True, help="folder for outputs")
+    parser.add_argument("--cache", type=Path, default=Path("frames"), help="folder for outputs")
     parser.add_argument("--count", type=int, default=800, help="number of photos")
     parser.add_argument("--rules", nargs="+", help="only these: centre, anchored1, ...")
     parser.add_argument("--output", type=Path, help="JSON file")
+    parser.add_argument("--cost", action="store_true", help="only measure time, without photos")
     args = parser.parse_args()
     network, name = NETWORKS[args.network], f"{args.network}-{args.convert}"
+    if args.cost:
+        print(json.dumps(cost(network, args.weights)))
+        return
     cache = args.cache / name
     cache.mkdir(parents=True, exist_ok=True)
     run = session(network, args.convert, args.weights, args.cache / f"{name}.onnx")

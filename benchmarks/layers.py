@@ -2,11 +2,7 @@
 
 Each row is one layer at one shape: the median of interleaved runs as is and under ``ts.plain()``,
 where only the formulas of ``functional.py`` run; their ratio (above 1: kernels are faster), and the
-peak memory of each. What should be as cheap as plain torch is compared with that.
-
-Numbers of earlier versions compared with other code, which chose with rounded sums and a plain
-argmax and unfolded the neighbourhoods of DDAC. The formulas sum exactly and break ties at test
-time, so ratios of the two kinds must not be mixed.
+peak memory of each.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 import trueshift as ts
 from trueshift.bench.meters import Run, machine, medians, peak_mib
@@ -96,53 +91,6 @@ def measure(shape: tuple[int, ...], layout: str, repeats: int) -> Iterator[Row]:
         yield Row(layer, mode, shape, layout, ms["ours"], ms["plain"], mib["ours"], mib["plain"])
 
 
-def extras(shape: tuple[int, ...], repeats: int) -> dict[str, float]:
-    """Ratios to other yardsticks: what exactness costs, and one strided convolution."""
-    channels = shape[1]
-    x = torch.randn(shape)
-    lpd = ts.LPD(channels, channels // 8).eval()
-    blur = ts.Blur(channels)
-    lpf = ts.PolyphaseDown(ts.FixedSelector(), antialias=blur)
-    zeros = ts.Blur(channels, padding_mode="zeros")
-    lpf_zeros = ts.PolyphaseDown(ts.FixedSelector(), antialias=zeros, padding_mode="zeros")
-
-    def strided(x: Tensor) -> Tensor:
-        padded = F.pad(x, (1, 1, 1, 1), mode="circular")
-        return F.conv2d(padded, blur.kernel, stride=2, groups=channels)
-
-    def strided_zeros(x: Tensor) -> Tensor:
-        return F.conv2d(x, blur.kernel, stride=2, padding=1, groups=channels)
-
-    runs = {
-        "exact": runner(lpd, x, "eval"),
-        "inexact": runner(_InexactLPD(lpd), x, "eval"),
-        "lpf": runner(lpf, x, "eval"),
-        "strided": runner(strided, x, "eval"),
-        "lpf_zeros": runner(lpf_zeros, x, "eval"),
-        "strided_zeros": runner(strided_zeros, x, "eval"),
-    }
-    ms = medians(runs, repeats, warmup=2)
-    return {
-        "exact / plain sums (LPD C/8 eval)": ms["exact"] / ms["inexact"],
-        "stride + tri3 / one strided depthwise conv (circular)": ms["lpf"] / ms["strided"],
-        "stride + tri3 / one strided depthwise conv (zeros)": ms["lpf_zeros"] / ms["strided_zeros"],
-    }
-
-
-class _InexactLPD(nn.Module):
-    """The same layer with float32 means and a plain argmax: what exactness costs."""
-
-    def __init__(self, lpd: nn.Module) -> None:
-        super().__init__()
-        self.selector = lpd.selector
-
-    def forward(self, x: Tensor) -> Tensor:
-        self.selector.training = True  # its logits then use plain means
-        logits = self.selector(x)
-        self.selector.training = False
-        return ts.functional.polyphase_down(x, logits.argmax(1), 2)
-
-
 def table(rows: list[Row]) -> str:
     """Render rows as a markdown table."""
     lines = [
@@ -175,13 +123,9 @@ def main() -> None:
             for row in measure(shape, layout, args.repeats):
                 rows.append(row)
                 print(f"{row.layer:24s} {row.mode:5s} {row.shape} {row.layout}: {row.speedup:.2f}x")
-    ratios = {str(shape): extras(shape, args.repeats) for shape in SHAPES}
-    print(f"\n{table(rows)}\n")
-    for shape, named in ratios.items():
-        for name, ratio in named.items():
-            print(f"- {shape}: {name}: {ratio:.2f}x")
+    print(f"\n{table(rows)}")
     if args.json:
-        result = {"machine": machine(), "rows": [asdict(r) for r in rows], "ratios": ratios}
+        result = {"machine": machine(), "rows": [asdict(r) for r in rows]}
         args.json.write_text(json.dumps(result, indent=1) + "\n")
 
 

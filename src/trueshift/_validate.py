@@ -35,27 +35,22 @@ def check_choice(who: str, what: str, value: object, choices: Iterable[str | Non
     raise ValueError(f"{who}: unknown {what} {value!r}.{hint}")
 
 
-def check_mode(who: str, mode: Mode, dim: int, name: str = "padding_mode") -> Mode:
-    """Raise unless ``mode`` is a padding mode or one per axis; return one if all are equal."""
+def check_mode(who: str, mode: Mode, dim: int | None, name: str = "padding_mode") -> Mode:
+    """Raise unless ``mode`` is a padding mode or one per axis; return one if all are equal.
+
+    ``dim=None`` leaves the number of axes open, and returns all of them.
+    """
     if isinstance(mode, str) or not isinstance(mode, Sequence):
         check_choice(who, name, mode, PADDING_MODES)
         return mode
     for axis in mode:
         check_choice(who, name, axis, PADDING_MODES)
-    if len(mode) != dim:
+    if dim is not None and len(mode) != dim:
         raise ValueError(
             f"{who}: {name} {tuple(mode)} names {len(mode)} modes for {dim} spatial axes."
             f" Pass one mode, or {dim}."
         )
-    return mode[0] if len(set(mode)) == 1 else tuple(mode)
-
-
-def check_sampled_mode(who: str, mode: Mode) -> Mode:
-    """Raise unless ``mode`` is a padding mode or one per axis, of any number of axes."""
-    if isinstance(mode, str) or not isinstance(mode, Sequence):
-        return check_mode(who, mode, 1)
-    check_mode(who, mode, len(mode))
-    return tuple(mode)  # not one for all: their number is checked against the map
+    return mode[0] if dim is not None and len(set(mode)) == 1 else tuple(mode)
 
 
 def axis_modes(mode: Mode, dim: int) -> tuple[str, ...]:
@@ -113,11 +108,13 @@ def check_input(
     divisible: bool = True,
 ) -> tuple[int, ...]:
     """Raise unless a layer takes ``x`` and its stride; return the stride of each axis."""
-    usual = isinstance(x, Tensor) and x.ndim - 2 in (AXES if dim is None else (dim,))
-    if not usual:
+    if not isinstance(x, Tensor) or x.ndim - 2 not in (AXES if dim is None else (dim,)):
         check_map(who, x, dim, name)
     if channels is not None and x.shape[1] != channels:
-        check_channels(who, x, channels)
+        raise ValueError(
+            f"{who}: built for {channels} channels, got x of shape {tuple(x.shape)}"
+            f" with {x.shape[1]}. Build it with channels={x.shape[1]}."
+        )
     axes = x.ndim - 2
     if type(stride) is int and stride > 1:
         strides: tuple[int, ...] = (stride,) * axes
@@ -158,15 +155,6 @@ def check_map(who: str, x: Tensor, dim: int | None = None, name: str = "x") -> N
         raise ValueError(
             f"{who}: {name} must have {ranks} dimensions (B, C, *spatial), got shape"
             f" {tuple(x.shape)}. Add a batch axis with {name}[None], or pass dim= to the layer."
-        )
-
-
-def check_channels(who: str, x: Tensor, channels: int) -> None:
-    """Raise unless ``x`` has the number of channels that the layer was built for."""
-    if x.shape[1] != channels:
-        raise ValueError(
-            f"{who}: built for {channels} channels, got x of shape {tuple(x.shape)}"
-            f" with {x.shape[1]}. Build it with channels={x.shape[1]}."
         )
 
 
@@ -213,14 +201,9 @@ def check_phase(who: str, phase: Tensor, x: Tensor, num_phases: int) -> None:
         )
     if phase.dtype == torch.int64 and phase.numel() and readable(phase):
         low, high = (int(v) for v in phase.aminmax())
-        check_range(who, low, high, num_phases)
-
-
-def check_range(who: str, low: int, high: int, num_phases: int) -> None:
-    """Raise unless the lowest and the highest phase exist."""
-    if low < 0 or high >= num_phases:
-        bad = low if low < 0 else high
-        raise ValueError(f"{who}: phase must be in 0..{num_phases - 1}, got {bad}.")
+        if low < 0 or high >= num_phases:
+            bad = low if low < 0 else high
+            raise ValueError(f"{who}: phase must be in 0..{num_phases - 1}, got {bad}.")
 
 
 def _as_int(value: object) -> int | None:

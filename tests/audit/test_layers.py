@@ -5,7 +5,7 @@ from torch import nn
 import trueshift as ts
 from trueshift._cpu.conditions import limits
 from trueshift.audit import audit
-from trueshift.audit.maps import as_map, map_error
+from trueshift.audit.layers import as_map, map_error
 from trueshift.convert import convert
 from trueshift.report.words import break_text
 

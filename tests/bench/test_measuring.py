@@ -15,7 +15,6 @@ from trueshift.bench import (
     build,
     measure,
 )
-from trueshift.bench.floor import without_sampling
 from trueshift.bench.meters import flops_per_image, interleaved, machine, peak_mib
 
 TINY = Workload(
@@ -62,18 +61,12 @@ def test_machine_says_what_times_depend_on():
 
 def test_the_floor_has_the_same_convolutions():
     x = torch.randn(2, 3, 16, 16)
-    aps = TINY.build(ts.Sampling("aps")).eval()
-    flops, shape = flops_per_image(aps, x), aps(x).shape
-    floor = without_sampling(aps)
-    assert flops_per_image(floor, x) == flops
-    assert floor(x).shape == shape
-    assert not any(isinstance(module, ts.PolyphaseDown) for module in floor.modules())
-
-
-def test_the_floor_of_a_segmenter_runs():
-    net = without_sampling(ts.models.deeplabv3plus_resnet18(ts.Sampling("aps"), 2)).eval()
-    with torch.no_grad():
-        assert net(torch.randn(1, 3, 32, 32)).shape == (1, 2, 32, 32)
+    floor, aps = build(TINY, ROWS["floor"]).eval(), build(TINY, ROWS["aps"]).eval()
+    assert flops_per_image(floor, x) == flops_per_image(aps, x)
+    down = [m for m in floor.modules() if isinstance(m, ts.PolyphaseDown)]
+    assert down
+    assert all(isinstance(layer.selector, ts.FixedSelector) for layer in down)
+    assert floor(x).shape == aps(x).shape
 
 
 def test_measures_every_row(tiny):

@@ -152,6 +152,18 @@ def test_run_folders_are_numbered(recipe, tmp_path):
     assert expand("fit", ["--config=a/b.yaml"]).folder == Path("runs/b/0")
 
 
+def test_checkpoints_are_tested_in_float32_unless_told(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "last.ckpt").touch()
+    words = ["--ckpt", str(tmp_path / "last.ckpt"), "--trainer.precision", "bf16-mixed"]
+    asked = expand("test", words).words
+    assert asked.index("32-true") < asked.index("bf16-mixed")  # the later word counts
+    assert "32-true" in expand("test", words[:2]).words
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints/last.ckpt").touch()
+    assert "32-true" not in expand("fit", ["--resume", str(tmp_path)]).words
+
+
 def test_interrupt_saves_and_says_how_to_go_on(recipe, tmp_path):
     words = ["--config", recipe, "--trainer.max_epochs", "100000"]
     script = "import sys; from trueshift.cli.lightning import main; sys.exit(main('fit', ARGS))"

@@ -5,8 +5,12 @@ import pytest
 from trueshift.cli.progress import Progress
 
 
-@pytest.mark.parametrize(("every", "printed"), [(0, ["a: one", "a: two", "b: one"]), (60, [])])
-def test_without_a_terminal_lines_are_printed_when_they_are_new_and_due(every, printed, capsys):
+@pytest.mark.parametrize(
+    ("every", "printed"), [(0, ["a: one", "a: two", "b: one"]), (60, ["b: one"])]
+)
+def test_without_a_terminal_lines_are_printed_when_they_are_new_and_due_or_last(
+    every, printed, capsys
+):
     with Progress("a", "b", every_seconds=every) as progress:
         for task, share, text in (("a", 0.1, "one"), ("a", 0.2, "one"), ("a", None, "two")):
             progress(task, share, text)

@@ -131,6 +131,50 @@ def test_stages_make_only_what_they_need():
     assert set(module.datasets) == {"train", "val", "test"}
 
 
+def _epochs(num=3, **options):
+    images = torch.arange(1, 201, dtype=torch.uint8).view(50, 1, 2, 2).expand(-1, 3, -1, -1)
+    data = InMemory(images, torch.arange(50), (0,) * 3, (1 / 255,) * 3, **options)
+    plain = images.float()
+    return plain, [data.__getitems__([(e, i) for i in range(50)])[0] for e in range(num)]
+
+
+def test_alternating_flips_show_both_views_in_turn():
+    plain, (first, second, third) = _epochs(flip="alternate")
+    mirrored = (first == plain.flip(-1)).flatten(1).all(1)
+    assert 10 < int(mirrored.sum()) < 40
+    assert torch.equal(first[~mirrored], plain[~mirrored])
+    assert torch.equal(second, first.flip(-1))
+    assert torch.equal(third, first)
+    other = _epochs(flip="alternate", seed=1)[1][0]
+    assert not torch.equal(other, first)
+
+
+def test_cutout_sets_a_square_that_wraps_to_the_mean():
+    images = torch.full((64, 3, 6, 8), 200, dtype=torch.uint8)
+    data = InMemory(images, torch.arange(64), (0.5,) * 3, (0.25,) * 3, cutout=3)
+    batch, again, later = (data.__getitems__([(e, i) for i in range(64)])[0] for e in (0, 0, 1))
+    cut = batch == 0
+    assert torch.equal(cut.flatten(1).sum(1), torch.full((64,), 3 * 3 * 3))
+    assert torch.equal(cut.any(1).any(1).sum(1), torch.full((64,), 3))
+    corners = {tuple(map(tuple, one.nonzero().tolist())) for one in cut[:, 0]}
+    assert len(corners) > 20
+    assert torch.equal(batch, again)
+    assert not torch.equal(batch, later)
+    assert not (data.__getitems__(list(range(64)))[0] == 0).any()  # evaluation cuts nothing
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"flip": "often"}, "flip must be true, false or 'alternate', got 'often'"),
+        ({"cutout": -1}, "cutout must be at least 0, got -1"),
+    ],
+)
+def test_wrong_augmentation_is_refused(options, match):
+    with pytest.raises(ValueError, match=match):
+        _epochs(**options)
+
+
 def test_unequal_lengths_are_refused():
     with pytest.raises(ValueError, match="InMemory: got 2 images and 3 targets"):
         InMemory(torch.zeros(2, 3, 4, 4), torch.zeros(3), (0,) * 3, (1,) * 3)

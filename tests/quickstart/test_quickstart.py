@@ -17,7 +17,7 @@ import trueshift as ts
 from trueshift.cli.main import main
 from trueshift.quickstart import SCENES, Budget, runs, table
 
-SMALL = ["--seeds", "2", "--epochs", "1", "--num-train", "100", "--num-test", "60"]
+SMALL = ["--seeds", "1", "--epochs", "1", "--num-train", "100", "--num-test", "60"]
 SMALL += ["--num-pairs", "1", "--flow-epochs", "1", "--num-flows", "1"]
 
 
@@ -29,9 +29,8 @@ def folder(tmp_path_factory):
 
 
 def test_every_run_is_kept_and_is_a_recipe(folder, tmp_path):
-    all_runs = runs(Budget(seeds=2))
-    assert len(all_runs) == 2 * len(SCENES["pictures"]) + len(SCENES["flow"])
-    for run in all_runs:
+    assert len(runs(Budget(seeds=3))) == 3 * sum(map(len, SCENES.values()))
+    for run in runs(Budget(seeds=1)):
         kept = {path.name for path in run.folder(folder).iterdir()}
         assert kept == {"config.yaml", "results.json", "network.safetensors", "checkpoints"}
     for scene in SCENES:
@@ -41,15 +40,16 @@ def test_every_run_is_kept_and_is_a_recipe(folder, tmp_path):
         assert main(["fit", *words]) == 0
 
 
-def test_the_tables_say_who_is_exact_and_how_far_seeds_spread(folder):
+def test_the_tables_say_who_is_exact(folder):
     results = json.loads((folder / "results.json").read_text())
     for scene, rows in SCENES.items():
         for name, row in rows.items():
             equal = [one["bitwise_equal"] for one in results[scene][name]]
             assert (equal == [1.0] * len(equal)) == (row.spec.method != "stride"), (scene, name)
-    text = (folder / "tables.md").read_text()
-    assert re.search(r"\| LPS \(blur, learned\) \| \d+\.\d ± \d+\.\d \|", text)
-    assert "| 100.0 ± 0.0 | 100.0 ± 0.0 |" in text
+    lines = (folder / "tables.md").read_text().splitlines()
+    assert (
+        len([line for line in lines if "LPS (blur, learned)" in line and "| 100.0 |" in line]) == 2
+    )
 
 
 def test_a_cell_is_the_mean_and_the_standard_deviation():
@@ -83,7 +83,7 @@ def test_the_page_holds_all_it_shows(folder):
 
 
 def test_saved_networks_are_whole(folder):
-    network = ts.load(folder / "pictures" / "lps_seed1" / "network.safetensors")
+    network = ts.load(folder / "pictures" / "lps_seed0" / "network.safetensors")
     x = torch.randn(2, 3, 32, 32)
     with torch.no_grad():
         assert torch.equal(network(x), network(x.roll((3, 5), (2, 3))))

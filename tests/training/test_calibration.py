@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import trueshift as ts
-from trueshift.training.calibration import calibrate
+from trueshift.training.calibration import calibrate, scale_logits
 from trueshift.training.tau import selectors
 
 
@@ -26,7 +26,9 @@ def test_logits_of_every_selector_differ_by_the_spread(images):
         selector.register_forward_hook(lambda _, args, out: seen.append(float(out.std(1).mean())))
     model(images)
     assert max(seen) < 0.2
-    calibrate(model, images, spread=2.0)
+    statistics = [buffer.clone() for buffer in model.buffers()]
+    scale_logits(model, images, spread=2.0)
+    assert all(map(torch.equal, statistics, model.buffers()))
     seen.clear()
     model(images)
     assert seen[0] == pytest.approx(2.0, rel=1e-4)  # later ones see other choices before them

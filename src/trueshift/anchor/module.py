@@ -43,7 +43,7 @@ class Anchored(nn.Module):
             number of axes. By default the input size that the network states (timm, vision
             transformers, ONNX).
         modulus: Number of places of a window: one integer, or one per axis. It lies at most half of
-            it off the centre, and jumps once in so many pixels of motion. By default 24, with
+            it off the centre, and jumps once in so many pixels of motion. By default 28, with
             several windows 32, or as many as frames have room for.
         size: Resize windows to this size, if the network needs another than ``window``.
         anchors: Number of windows whose outputs are averaged, each fixed by a point: the strongest,
@@ -151,7 +151,7 @@ class Anchored(nn.Module):
             move along one axis or several, as long as no stronger point enters the frame. Frames
             without any point, constant ones, have none.
         """
-        score, slack = self._scores(frames), []
+        score, slack = self._scores(frames), list[Tensor]()
         axes = self._lines(frames.shape[2:])
         for position, value, _ in peaks(score, self.anchors):
             lower = residues(axes, position, value)

@@ -75,7 +75,7 @@ def as_module(what: str, network: Any) -> nn.Module:
 def known_window(network: nn.Module) -> tuple[int, ...] | None:
     """Return the input size that a network states: timm, vision transformers, ONNX sessions."""
     if isinstance(network, Session):
-        size = network.input_shape[2:]
+        size: Any = network.input_shape[2:]
     else:
         stated = getattr(network, "pretrained_cfg", None) or {}
         config = getattr(network, "config", None)

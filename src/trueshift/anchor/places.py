@@ -17,7 +17,7 @@ from torch import Tensor
 from trueshift._validate import check_positive
 
 Size = int | Sequence[int]
-MODULUS = {1: 24, 2: 32}  # of one window, of several; chosen on photos: docs/frames.md
+MODULUS = {1: 28, 2: 32}  # of one window, of several; chosen on photos: docs/frames.md
 
 
 def check_sizes(name: str, value: Size) -> int | tuple[int, ...]:

@@ -1,14 +1,17 @@
-"""Images that an audit is given."""
+"""Images that an audit is given: tensors, datasets, or the files of a folder."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 Images = Tensor | Sequence[Any]
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".ppm", ".tif", ".tiff")
 
 
 class ImageSource:
@@ -69,3 +72,103 @@ class ImageSource:
                 " For bytes: images.float() / 255."
             )
         return image, None if label is None else torch.as_tensor(label).long()
+
+
+class FolderImages:
+    """The images below a folder, in order of their paths, normalised.
+
+    Args:
+        folder: Where to look, sub-folders included.
+        size: Height and width: the shorter side is resized to it and the centre cropped. None
+            takes the images as they are; they must then have one size.
+        mean: Mean per channel, of values in [0, 1]; one value makes grey images.
+        std: Standard deviation per channel.
+        num_images: At most so many, spread evenly over all; None takes all.
+        labels: Items are (image, label), the label being the name of the image's first sub-folder
+            if all of these are numbers, else its place in the order of names.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        size: int | None,
+        mean: Sequence[float],
+        std: Sequence[float],
+        num_images: int | None = None,
+        labels: bool = False,
+    ) -> None:
+        folder = Path(folder)
+        paths = _find(folder)
+        names = sorted({_class(p, folder) for p in paths}) if labels else []
+        if "" in names:
+            raise ValueError(
+                f"audit: labels are the names of sub-folders, but {folder} holds images itself."
+                " Sort them into a folder for each class, or leave out the labels."
+            )
+        numbered = all(name.isdecimal() for name in names)
+        self.labels = {name: int(name) if numbered else k for k, name in enumerate(names)}
+        self.class_names = () if numbered else tuple(names)
+        self.paths = _spread(paths, num_images)
+        self.folder, self.size = folder, size
+        self.mean, self.std = (torch.tensor(v)[:, None, None] for v in (mean, std))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor | tuple[Tensor, int]:
+        path = self.paths[index]
+        pixels = _read_pixels(path, self.size, len(self.mean))
+        image = (pixels.float() / 255 - self.mean) / self.std
+        if not self.labels:
+            return image
+        return image, self.labels[_class(path, self.folder)]
+
+
+def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
+    """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
+    return [_read_pixels(path, size, 3) for path in _spread(_find(folder), num_images)]
+
+
+def _find(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise FileNotFoundError(f"audit: {folder} is not a folder. Pass one that holds images.")
+    paths = sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not paths:
+        raise FileNotFoundError(
+            f"audit: no images found in {folder} (looked for {' '.join(SUFFIXES)}). Pass a"
+            " folder that holds images."
+        )
+    return paths
+
+
+def _spread(paths: list[Path], num_images: int | None) -> list[Path]:
+    kept = len(paths) if num_images is None else min(num_images, len(paths))
+    return [paths[i * len(paths) // kept] for i in range(kept)]
+
+
+def _read_pixels(path: Path, size: int | None, channels: int) -> Tensor:
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("audit needs Pillow to read images: pip install pillow.") from error
+    try:
+        with Image.open(path) as file:
+            image = file.convert("L" if channels == 1 else "RGB")
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"audit: {path} cannot be read ({error}). Replace or remove it."
+        ) from error
+    if size is not None:
+        scale = size / min(image.size)
+        wide = [max(round(side * scale), size) for side in image.size]
+        left, top = ((side - size) // 2 for side in wide)
+        image = image.resize((wide[0], wide[1]), Image.Resampling.BICUBIC)
+        image = image.crop((left, top, left + size, top + size))
+    width, height = image.size
+    pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+    return pixels.view(height, width, channels).permute(2, 0, 1)
+
+
+def _class(path: Path, folder: Path) -> str:
+    parts = path.relative_to(folder).parts
+    return parts[0] if len(parts) > 1 else ""

@@ -105,17 +105,15 @@ class MoveTally:
         if not all(shift in self.columns for shift in shifts):
             return None
         columns = [self.columns[shift] for shift in shifts]
-        same, bits, windows, right = (
-            reduce(self.tables[name][:, columns]) if name in self.tables else None
-            for name in ("same", "bits", "windows", "right")
-        )
+        shares = {name: reduce(table[:, columns]) for name, table in self.tables.items()}
+        windows, right = shares.get("windows"), shares.get("right")
         return Move(
             distance,
-            bootstrap(same),
-            float(bits.mean()),
+            bootstrap(shares["same"]),
+            float(shares["bits"].mean()),
             None if windows is None else float(windows.mean()),
             None if right is None else bootstrap(right),
-            tuple(same.tolist()),
+            tuple(shares["same"].tolist()),
             None if right is None else tuple(right.tolist()),
         )
 

@@ -55,7 +55,7 @@ def logits_of(selector: Any, x: Tensor, stride: Stride) -> Tensor:
     """Return the logits ``(B, P)`` that a selector compares at test time, without gradients."""
     with torch.no_grad():
         strides = stride_per_axis("audit", stride, x.ndim - 2)
-        logits: Tensor = selector.logits(x, strides)
+        logits: Tensor = selector.logits(selector.interior(x, strides), strides)
         return logits.double().cpu()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -18,14 +17,12 @@ Shifts = str | int | Sequence[Offsets]
 Wraps = tuple[bool, ...]
 BOTH: Wraps = (True, True)
 DISTANCES = (1, 2, 4, 8, 16, 32)  # of moves along both axes
-NEIGHBOURS: tuple[Offsets, ...] = tuple(
-    shift for shift in itertools.product((-1, 0, 1), repeat=2) if shift != (0, 0)
-)
+NEIGHBOURS = tuple((dy, dx) for dy in (-1, 0, 1) for dx in (-1, 0, 1) if (dy, dx) != (0, 0))
 
 
 def diagonal(distance: int) -> tuple[Offsets, ...]:
     """Return the four moves of a distance along both axes."""
-    return tuple(itertools.product((-distance, distance), repeat=2))
+    return tuple((dy, dx) for dy in (-distance, distance) for dx in (-distance, distance))
 
 
 ALL_MOVES = frozenset(NEIGHBOURS).union(*map(diagonal, DISTANCES))

@@ -11,7 +11,8 @@ from torch import nn
 
 from trueshift import models
 from trueshift._torchvision import import_torchvision
-from trueshift.bench.floor import without_sampling
+from trueshift.layers.resample import PolyphaseDown
+from trueshift.layers.selectors import FixedSelector
 from trueshift.layers.spec import Sampling
 
 
@@ -110,7 +111,12 @@ def _package(module: str, name: str, network: Workload, cifar_stem: bool = False
 
 
 def _floor(network: Workload) -> nn.Module:
-    return without_sampling(network.build(Sampling("aps")))
+    """The convolutions of a polyphase network; every layer keeps the first component."""
+    model = network.build(Sampling("aps"))
+    for layer in model.modules():
+        if isinstance(layer, PolyphaseDown):
+            layer.selector = FixedSelector()
+    return model
 
 
 @dataclass(frozen=True)
@@ -120,7 +126,7 @@ class Variant:
     Attributes:
         title: How tables call it.
         source: A :class:`Sampling` for our network, or a function that builds another one.
-        floor: Key of the row with the same convolutions and free down-sampling.
+        floor: Key of the row with the same convolutions that chooses nothing.
     """
 
     title: str
@@ -131,7 +137,7 @@ class Variant:
 ROWS = {
     "torchvision": Variant("torchvision, plain", _torchvision),
     "stride": Variant("stride", Sampling("stride")),
-    "floor": Variant("floor: dense convolutions, free sampling", _floor),
+    "floor": Variant("floor: dense convolutions, no choice", _floor),
     "lpf-tri3": Variant("LPF tri3", Sampling("stride", "tri3")),
     "aps": Variant("APS", Sampling("aps"), "floor"),
     "aps-tri3": Variant("APS tri3", Sampling("aps", "tri3"), "floor"),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trueshift._files import check_parent
 from trueshift.anchor import anchor
-from trueshift.audit.folder import FolderImages
+from trueshift.audit.images import FolderImages
 from trueshift.audit.measure import KINDS, audit
 from trueshift.audit.predictor import Predictor, in_eval_mode
 from trueshift.audit.results import AuditResult
@@ -198,11 +198,9 @@ def _frame(args: argparse.Namespace, loaded: Loaded) -> None:
 def _anchored(args: argparse.Namespace, loaded: Loaded, anchors: int | None) -> Loaded:
     """Let the network see anchored windows of a frame or, with None, its centre."""
     size = loaded.size if loaded.size not in (None, args.anchor) else None
-    if anchors is None:
-        name, options = "centre", {"score": lambda frames: torch.zeros_like(frames[:, 0])}
-    else:
-        name, options = "anchored" if anchors == 1 else f"{anchors} anchored", {"anchors": anchors}
-    model = anchor(loaded.model, args.anchor, size=size, **options)
+    flat = lambda frames: torch.zeros_like(frames[:, 0])  # noqa: E731  # keeps the centre
+    score, name = (flat, "centre") if anchors is None else (None, f"anchored x {anchors}")
+    model = anchor(loaded.model, args.anchor, size=size, anchors=anchors or 1, score=score)
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, {name}")
 
 

@@ -166,6 +166,6 @@ def serve(demo: Demo, host: str = "127.0.0.1", port: int = 0) -> ThreadingHTTPSe
 
 
 def _predict(demo: Demo, query: dict[str, list[str]]) -> list[dict[str, Any]]:
-    numbers = [int(query[key][0]) for key in ("image", "dy", "dx")]
+    image, dy, dx = (int(query[key][0]) for key in ("image", "dy", "dx"))
     chosen = [int(k) for k in query.get("networks", [""])[0].split(",") if k]
-    return demo.predict(*numbers, query.get("kind", ["circular"])[0], chosen)  # type: ignore[arg-type]
+    return demo.predict(image, dy, dx, query.get("kind", ["circular"])[0], chosen)

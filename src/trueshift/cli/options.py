@@ -45,7 +45,7 @@ def read_images(folder: Path | None, num: int, size: int | None, seed: int) -> l
         seed: Seed of the built-in ones.
     """
     if folder is not None:
-        from trueshift.audit.folder import read_pictures
+        from trueshift.audit.images import read_pictures
 
         return read_pictures(folder, size, num)
     from trueshift.data import make_shapes
@@ -75,9 +75,9 @@ def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
     add(
         "--padding",
         choices=["circular", "seam", *CYLINDERS],
-        help="borders of the converted network: circular, or its own, counted from where the ends"
-        " of a picture meet, or its own vertically and circular horizontally, or the other way"
-        " round (circular)",
+        help="borders of the converted network: circular; its own vertically and circular"
+        " horizontally, or the other way round; seam: its own, and circular shifts of the input are"
+        " undone, which does nothing for a camera that moves (circular)",
     )
 
 

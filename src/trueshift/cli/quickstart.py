@@ -13,7 +13,7 @@ from trueshift.cli.runs import new_folder
 from trueshift.quickstart import COLUMNS, Budget, quickstart, read_budget, runs, table, write_all
 
 _BUDGET = {
-    "seeds": "how often to train each network on pictures",
+    "seeds": "how often to train each network",
     "epochs": "passes over the training pictures",
     "num_train": "pictures to train on",
     "num_test": "pictures to test on",

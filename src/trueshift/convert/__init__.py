@@ -16,6 +16,7 @@ from trueshift.convert.build.converted import PREFIX, Converted
 from trueshift.convert.build.order import in_order
 from trueshift.convert.build.rewrite import rewrite
 from trueshift.convert.errors import ConversionError, Refusal
+from trueshift.convert.grids.analysis import Analysis
 from trueshift.convert.grids.interpret import analyse, register_rule
 from trueshift.convert.grids.seams import as_it_is, seam_refusals
 from trueshift.convert.grids.sites import plan_of
@@ -37,7 +38,7 @@ __all__ = [
     "rewrite",
 ]
 
-FLATTEN = ("refuse", "canonical")
+COUNTING = ("refuse", "canonical")
 PADDING = ("circular", "seam", "keep")
 AXIS_PADDING = ("circular", "keep")
 
@@ -49,6 +50,7 @@ def convert(
     *,
     select_from: str | None = None,
     flatten: str = "refuse",
+    positions: str = "refuse",
     padding: Padding = "circular",
     verify: bool = True,
 ) -> Converted:
@@ -70,6 +72,9 @@ def convert(
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose. With ``padding="seam"`` they
             are counted from the seam.
+        positions: The same where positions are told apart: by a position embedding, a class token
+            among them, or an operation that has no equivariant form. From the last map before it
+            on, positions are counted from an origin that its contents choose.
         padding: ``"circular"``. Or ``"seam"``: the network keeps its own padding, and every input
             is first moved to begin where its ends meet and do not fit together. That is exact with
             every method, ``"stride"`` too, and where positions have weights of their own. Or
@@ -96,7 +101,13 @@ def convert(
     """
     spec = _as_spec(spec)
     planned = plan(
-        model, example_input, spec, select_from=select_from, flatten=flatten, padding=padding
+        model,
+        example_input,
+        spec,
+        select_from=select_from,
+        flatten=flatten,
+        positions=positions,
+        padding=padding,
     )
     new = rewrite(planned)
     if verify and planned.traced is not None:
@@ -112,7 +123,7 @@ def _verify(model: nn.Module, new: nn.Module, spec: Sampling, plan: Plan, traced
         return
     chooses = spec.method != "stride" and spec.test_rule == "argmax"
     exact = chooses or plan.padding == "seam"
-    if exact or all(site.role != "origin" for site in plan.sites):
+    if exact or all(site.role not in ("origin", "counted") for site in plan.sites):
         # Plain strides allow shifts by the total stride.
         check(new, plan, traced, step=1 if exact else math.lcm(*plan.multiples))
 
@@ -124,6 +135,7 @@ def plan(
     *,
     select_from: str | None = None,
     flatten: str = "refuse",
+    positions: str = "refuse",
     padding: Padding = "circular",
 ) -> Plan:
     """Say what :func:`convert` would do, without doing it: nothing is built or copied.
@@ -137,6 +149,7 @@ def plan(
         spec: As for :func:`convert`.
         select_from: As for :func:`convert`.
         flatten: As for :func:`convert`.
+        positions: As for :func:`convert`.
         padding: As for :func:`convert`.
 
     Returns:
@@ -154,10 +167,13 @@ def plan(
     check_choice("convert", "select_from", select_from or spec.select_from, SELECT_FROM)
     spec = spec.replace(select_from=select_from or spec.select_from)
     padding = _as_padding(padding)
-    _check(model, spec, flatten, padding)
+    check_choice("convert", "flatten", flatten, COUNTING)
+    check_choice("convert", "positions", positions, COUNTING)
+    _check(model, spec, padding)
     try:
         with torch.inference_mode(False), in_eval_mode(model):
-            planned = _planned(model, example_input, spec, flatten, padding)
+            analysis = analyse(model, example_input, flatten, positions, padding)
+            planned = _planned(analysis, spec, padding)
             flops = _flops(planned)
             after = flops + sum(site.flops_after - site.flops for site in planned.sites)
             return dataclasses.replace(planned, flops=flops, flops_after=after)
@@ -165,16 +181,13 @@ def plan(
         return Plan(error.network, refusals=error.refusals)
 
 
-def _planned(
-    model: nn.Module, example: Any, spec: Sampling, flatten: str, padding: Padding
-) -> Plan:
-    analysis = analyse(model, example, flatten, padding)
+def _planned(analysis: Analysis, spec: Sampling, padding: Padding) -> Plan:
     if padding == "seam" and analysis.refusals and spec.is_plain:
         analysis = as_it_is(analysis)
     if padding == "seam" and not analysis.refusals:
         analysis.refusals.extend(seam_refusals(analysis))
     if analysis.refusals:
-        raise ConversionError(type(model).__name__, analysis.refusals)
+        raise ConversionError(type(analysis.traced.root).__name__, analysis.refusals)
     planned = plan_of(analysis, spec, padding)
     in_order(planned, analysis.traced.graph)  # raises if a phase would depend on itself
     return planned
@@ -208,8 +221,7 @@ def _as_padding(padding: Padding) -> Padding:
     return padding[0] if len(set(padding)) == 1 else tuple(padding)
 
 
-def _check(model: nn.Module, spec: Sampling, flatten: str, padding: Padding) -> None:
-    check_choice("convert", "flatten", flatten, FLATTEN)
+def _check(model: nn.Module, spec: Sampling, padding: Padding) -> None:
     if padding == "circular" and spec.padding_mode != "circular":
         raise ValueError(
             f"convert: only circular padding is exact, got padding_mode={spec.padding_mode!r}."

@@ -57,6 +57,18 @@ class Refused(Exception):
         self.reason, self.advice = reason, advice
 
 
+class Flattened(Refused):
+    """Raised where positions become features."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "positions become features (flatten before a linear layer), so every position has"
+            " weights of its own.",
+            "Use global pooling, or pass flatten='canonical': the origin of the map is then chosen"
+            " from its contents. Or pass padding='seam'.",
+        )
+
+
 def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -> None:
     """Raise unless the sizes of a map are multiples; name the nearest sizes that are."""
     sizes = x.shape[2:]

@@ -7,7 +7,7 @@ from typing import Any
 
 from trueshift._validate import Mode
 from trueshift.convert.errors import Refusal
-from trueshift.convert.parts.part import Part
+from trueshift.convert.parts.part import AsMap, Part
 from trueshift.convert.parts.phases import Recipe
 from trueshift.convert.trace.trace import Traced
 from trueshift.layers.spec import Sampling
@@ -35,6 +35,7 @@ class Selection:
         reads: Node whose map the selector reads.
         channels: Channels of that map.
         samples: Whether that map itself is filtered and sampled; if not, only the phase is used.
+        view: How the result of the node becomes a map.
         images: Inputs that break ties; none if nothing is compared.
         offset: Offset of the map on each axis of the input.
         strides: Its stride on each axis of the input.
@@ -45,6 +46,7 @@ class Selection:
     reads: str
     channels: int
     samples: bool
+    view: AsMap
     images: tuple[str, ...]
     offset: Recipe
     strides: tuple[int, ...]
@@ -59,8 +61,10 @@ class Site:
         name: The module, or the module and the operation in its code.
         op: The operation.
         role: ``"leads"`` (chooses a phase), ``"follows"`` (takes that of others), ``"up"`` (undoes
-            phases), ``"padding"`` or ``"mean"`` (is only replaced), ``"origin"`` (its input is
-            moved to an origin) or ``"seam"`` (an input that is moved to begin at its seam).
+            phases), ``"padding"`` or ``"mean"`` (is only replaced), ``"bias"`` (adds what depends
+            on distances only), ``"mask"`` (adds nothing), ``"origin"`` (its input is moved to an
+            origin), ``"counted"`` (so is its result) or ``"seam"`` (an input that is moved to begin
+            at its seam).
         node: The node of the graph.
         stride: Its sampling factors; empty if it does not sample.
         detail: Whom it follows, or what changes.
@@ -69,6 +73,9 @@ class Site:
         part: The module that takes its place. Without one, the operation of an ``"up"`` or an
             ``"origin"`` stays and any other is left out.
         tensors: Further arguments of the part: weights by name, or results of other nodes.
+        on: The node whose result the part changes before the operation, which stays; if empty, the
+            part takes the place of the operation.
+        view: How what the part takes becomes a map.
         number: Number of the phase or origin that is chosen here, or of the origin that an ``"up"``
             leaves; -1 if there is none.
         selection: How it is chosen; ``None`` if it is not.
@@ -86,6 +93,8 @@ class Site:
     flops_after: int = 0
     part: Part | None = None
     tensors: tuple[Any, ...] = ()
+    on: str = ""
+    view: AsMap | None = None
     number: int = -1
     selection: Selection | None = None
     recipe: Recipe | None = None
@@ -123,6 +132,23 @@ class Axis:
 
 
 @dataclass(frozen=True)
+class WayBack:
+    """How a result is moved back to where its picture is.
+
+    Args:
+        source: ``"seam"`` or ``"origin"``.
+        number: Which one.
+        part: The module that moves it, given the offset.
+        view: How the result becomes a map.
+    """
+
+    source: str
+    number: int
+    part: Part
+    view: AsMap | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """What converting a network does; ``print`` it, ``edit`` it, ``rewrite`` it.
 
@@ -139,7 +165,7 @@ class Plan:
         inputs: All arguments; those that are maps with the number of their group. The inputs of a
             group move together.
         outputs: Spatial axes of every tensor that the network returns.
-        returns: With ``"seam"``: how results are moved back, by node: group and module.
+        returns: How results are moved back from a seam or an origin, by node.
         traced: The network as a graph; ``None`` in the plan that a converted network keeps.
     """
 

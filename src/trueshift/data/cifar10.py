@@ -16,17 +16,8 @@ from trueshift.data.loading import ImageDataModule, InMemory
 FILE = "cifar10.safetensors"
 BATCHES = "cifar-10-batches-py"
 CLASS_NAMES = (
-    "airplane",
-    "automobile",
-    "bird",
-    "cat",
-    "deer",
-    "dog",
-    "frog",
-    "horse",
-    "ship",
-    "truck",
-)
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
 MEAN = (0.4914, 0.4822, 0.4465)
 STD = (0.2470, 0.2435, 0.2616)
 _TRAIN = tuple(f"data_batch_{k}" for k in range(1, 6))

@@ -16,17 +16,8 @@ from torch import Tensor
 from trueshift._validate import check_positive
 
 SHAPE_NAMES = (
-    "disc",
-    "triangle",
-    "square",
-    "pentagon",
-    "star",
-    "cross",
-    "ring",
-    "crescent",
-    "bar",
-    "flower",
-)
+    "disc", "triangle", "square", "pentagon", "star", "cross", "ring", "crescent", "bar", "flower",
+)  # fmt: skip
 _DISTRACTORS = ("disc", "bar")
 _CHUNK = 256  # images drawn at once; the result does not depend on it
 _NUMBERS = 48  # uniform random numbers per image, more than are used

@@ -19,7 +19,6 @@ from trueshift._validate import (
     check_module,
     check_output_size,
     check_phase,
-    check_sampled_mode,
     check_stride,
 )
 from trueshift.functional import keep_phase, place_phase
@@ -65,7 +64,7 @@ class PolyphaseDown(nn.Module):
         check_stride("PolyphaseDown", stride)
         check_module("PolyphaseDown", "antialias", antialias)
         check_module("PolyphaseDown", "selector", selector)
-        self.padding_mode = check_sampled_mode("PolyphaseDown", padding_mode)
+        self.padding_mode = check_mode("PolyphaseDown", padding_mode, None)
         self.stride: int | tuple[int, ...] = _as_tuple(stride)
         self.selector, self.antialias = selector, antialias
         self.score_filtered = score_filtered

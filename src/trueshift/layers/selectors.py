@@ -55,12 +55,15 @@ class Selector(nn.Module):
         train_rule: How the phase follows from the logits while training, one of
             :data:`TRAIN_RULES`, or ``"argmax"``.
         test_rule: The same at test time, one of :data:`TEST_RULES`.
+        margin: Cells of ``stride`` pixels along each axis that are not scored at either border,
+            where content enters and leaves; one cell at least is.
     """
 
     learns: ClassVar[bool] = False
     train_rule = test_rule = "argmax"
     dim: int | None = None  # of the maps that it takes, if not any
     channels: int | None = None
+    margin: tuple[int, ...] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,9 +82,18 @@ class Selector(nn.Module):
         """Return the phase of the largest logit; a subclass may know a cheaper way to it."""
         return argmax_phase(self.logits(x, stride), tie_breaker, stride)
 
+    def interior(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
+        """Return what is scored of a map: all but the margin."""
+        for axis, (cells, step) in enumerate(zip(self.margin, stride, strict=False), start=2):
+            most = (x.shape[axis] // step - 1) // 2
+            cut = min(cells, most) * step
+            x = x.narrow(axis, cut, x.shape[axis] - 2 * cut)
+        return x
+
     def forward(self, x: Tensor, stride: Stride = 2) -> Tensor:
         who, dim, channels = type(self).__name__, self.dim, self.channels
-        logits = self.logits(x, check_input(who, x, stride, dim=dim, channels=channels))
+        strides = check_input(who, x, stride, dim=dim, channels=channels)
+        logits = self.logits(self.interior(x, strides), strides)
         return logits.to(torch.promote_types(x.dtype, torch.float32))
 
     def choose(
@@ -100,7 +112,9 @@ class Selector(nn.Module):
         rule = self.train_rule if self.training else self.test_rule
         if rule == "argmax":
             with torch.no_grad():
-                phase = self.hard_phase(x, strides, x if tie_breaker is None else tie_breaker)
+                ties = x if tie_breaker is None else tie_breaker
+                scored = self.interior(x, strides) if self.margin else x
+                phase = self.hard_phase(scored, strides, ties)
         else:
             phase = self._soft_phase(self(x, strides), rule)
         chosen: Tensor = self.chosen(phase, x, tie_breaker, strides)

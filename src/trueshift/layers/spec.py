@@ -52,6 +52,8 @@ class Sampling:
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
             operation runs strided, at the price of a plain network; the guarantee is the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
+        margin: Cells at the borders of axes that do not wrap which selectors do not score: what
+            enters and leaves there changes the choice less often (the idea of CAPS).
 
     Examples:
         >>> spec = Sampling("lps", antialias="tri3", hidden="eighth")
@@ -71,6 +73,7 @@ class Sampling:
     test_rule: str = "argmax"
     select_from: str = "output"
     selector_padding: Mode | None = None
+    margin: int = 0
 
     def __post_init__(self) -> None:
         check_choice("Sampling", "method", self.method, METHODS)
@@ -84,6 +87,13 @@ class Sampling:
             if mode is not None:
                 object.__setattr__(self, name, check_mode("Sampling", mode, self.dim, name))
         check_positive("Sampling", groups=self.groups)
+        if self.margin != 0:
+            check_positive("Sampling", margin=self.margin)
+            if all(self.wraps):
+                raise ValueError(
+                    f"Sampling: margin={self.margin} leaves out borders, but axes with"
+                    " padding_mode='circular' have none. Pass another padding_mode, or margin=0."
+                )
         NormSelector(self.norm)
         if isinstance(self.hidden, str):
             check_choice("Sampling", "hidden", self.hidden, HIDDEN)
@@ -138,7 +148,9 @@ class Sampling:
 
     def selector(self, channels: int, hidden_channels: int | None = None) -> Selector:
         """Build the selector of the method."""
-        return METHODS[self.method].from_spec(self, channels, hidden_channels)
+        selector = METHODS[self.method].from_spec(self, channels, hidden_channels)
+        selector.margin = tuple(0 if wraps else self.margin for wraps in self.wraps)
+        return selector
 
     def down(
         self,

@@ -1,4 +1,4 @@
-"""The paper's networks, and a U-Net for any dimension; each built from one ``Sampling``."""
+"""The paper's networks, a U-Net for any dimension, small transformers: from a ``Sampling``."""
 
 from trueshift.models.anysize import predict_mask, segment
 from trueshift.models.deeplab import (
@@ -21,7 +21,9 @@ from trueshift.models.resnet import (
 from trueshift.models.resnet9 import ResNet9, resnet9
 from trueshift.models.saving import load, resample, save
 from trueshift.models.summary import Site, summary
+from trueshift.models.swin import Swin, swin
 from trueshift.models.unet import UNet, unet
+from trueshift.models.vit import ViT, vit
 
 BUILDERS = (
     "deeplabv3plus_resnet18",
@@ -34,7 +36,9 @@ BUILDERS = (
     "resnet50",
     "resnet101",
     "resnet152",
+    "swin",
     "unet",
+    "vit",
 )
 
 __all__ = [
@@ -45,7 +49,9 @@ __all__ = [
     "ResNet9",
     "Site",
     "Step",
+    "Swin",
     "UNet",
+    "ViT",
     "deeplabv3plus_resnet18",
     "deeplabv3plus_resnet50",
     "deeplabv3plus_resnet101",
@@ -63,5 +69,7 @@ __all__ = [
     "save",
     "segment",
     "summary",
+    "swin",
     "unet",
+    "vit",
 ]

@@ -22,7 +22,7 @@ from trueshift.report.tables import markdown_table
 from trueshift.shifts import circular_shift
 
 _UNSEEN = 1_000  # seed of pictures that were not trained on
-_SHOWN, _SIZE = 4, 32  # pictures of the page, and their size
+_SHOWN, _SIZE = 3, 32  # pictures of the page, and their size
 _FLOW_SHIFTS = range(9)  # the coarsest grid of the emulators has every 8th point
 _THRESHOLD = 0.2  # of the valid time
 

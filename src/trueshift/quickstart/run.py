@@ -21,7 +21,7 @@ import yaml
 
 from trueshift import data, training
 from trueshift.models import save
-from trueshift.quickstart.scenes import Budget, Run, recipe, runs
+from trueshift.quickstart.scenes import SCENES, Budget, Run, recipe, runs
 from trueshift.training.results import FILE_NAME
 
 from lightning.pytorch import LightningModule, Trainer, seed_everything  # isort: skip
@@ -62,13 +62,16 @@ def quickstart(folder: Path, budget: Budget, tell: Tell) -> Results:
             _pass_on(messages, tell)
             for job in jobs:
                 job.result()
-    results: Results = {}
-    for run in sorted(runs(budget), key=lambda run: run.seed):
-        scene = results.setdefault(run.scene, {})
-        scene.setdefault(run.row, []).append(
-            json.loads((run.folder(folder) / FILE_NAME).read_text())
-        )
-    return results
+    return {
+        scene: {
+            row: [_read(folder, Run(scene, row, k)) for k in range(budget.seeds)] for row in rows
+        }
+        for scene, rows in SCENES.items()
+    }
+
+
+def _read(folder: Path, run: Run) -> dict[str, Any]:
+    return dict(json.loads((run.folder(folder) / FILE_NAME).read_text()))
 
 
 def read_budget(folder: Path) -> Budget:

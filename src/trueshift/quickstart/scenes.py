@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +29,7 @@ FLOW = {
     "stride": Row("Plain stride", Sampling("stride", dim=1)),
     "lps": Row("LPS (blur, learned)", Sampling("lps", "tri3", hidden="eighth", dim=1)),
 }
-SCENES: Mapping[str, Mapping[str, Row]] = {"pictures": PICTURES, "flow": FLOW}
+SCENES: dict[str, dict[str, Row]] = {"pictures": PICTURES, "flow": FLOW}
 
 
 @dataclass(frozen=True)
@@ -78,9 +77,11 @@ class Run(NamedTuple):
 
 def runs(budget: Budget) -> list[Run]:
     """Return all runs, the longest first, so that no core is idle at the end."""
-    flows = [Run("flow", row, 0) for row in reversed(FLOW)]
-    return flows + [
-        Run("pictures", row, seed) for row in reversed(PICTURES) for seed in range(budget.seeds)
+    return [
+        Run(scene, row, seed)
+        for scene in reversed(SCENES)
+        for row in reversed(SCENES[scene])
+        for seed in range(budget.seeds)
     ]
 
 

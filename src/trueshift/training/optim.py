@@ -148,24 +148,24 @@ class Muon(torch.optim.Adam):
         super().__init__([muon, *adam], adam_lr, betas=(0.9, 0.98))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update all parameters that have a gradient."""
         loss = None if closure is None else torch.enable_grad()(closure)()
         filters = self.param_groups[0]
         for weight in filters["params"]:
             if weight.grad is not None:
-                self._turn(weight, filters["lr"], filters["momentum"])
+                self._turn(weight, weight.grad, filters["lr"], filters["momentum"])
                 weight.grad = None  # Adam then leaves it alone
         super().step()
         return loss
 
-    def _turn(self, weight: Tensor, lr: float, momentum: float) -> None:
+    def _turn(self, weight: Tensor, grad: Tensor, lr: float, momentum: float) -> None:
         state = self.state[weight]
         if not state:  # Adam wants a step in every state that it loads
             state.update(step=torch.zeros(()), mean=torch.zeros_like(weight))
         mean = state["mean"]
-        mean.mul_(momentum).add_(weight.grad)
-        ahead = torch.add(weight.grad, mean, alpha=momentum)
+        mean.mul_(momentum).add_(grad)
+        ahead = torch.add(grad, mean, alpha=momentum)
         weight.mul_(len(weight) ** 0.5 / weight.norm())
         weight.sub_(orthogonal(ahead.flatten(1)).view_as(weight), alpha=lr)
 

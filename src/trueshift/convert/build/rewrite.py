@@ -15,6 +15,7 @@ from trueshift.convert.build.converted import PREFIX, Converted, own_constants
 from trueshift.convert.build.order import in_order
 from trueshift.convert.errors import ConversionError, Refusal
 from trueshift.convert.parts.choices import Lead, ToOrigin
+from trueshift.convert.parts.part import AsMap
 from trueshift.convert.parts.phases import Compose, FromOrigin, Recipe, Unshift
 from trueshift.convert.parts.seam import Seam
 from trueshift.convert.plan import Plan, Result, Selection, Site, borders
@@ -86,7 +87,8 @@ class Rewriter:
 
     def __init__(self, plan: Plan, traced: Traced) -> None:
         self.plan, self.traced = plan, traced
-        self.sites = {site.node: site for site in plan.sites if site.role != "seam"}
+        self.sites = {s.node: s for s in plan.sites if s.role not in ("seam", "counted")}
+        self.counted = {site.node: site for site in plan.sites if site.role == "counted"}
         self.sampled = {site.sampled_at: site for site in plan.sites if site.sampled_at}
         self.parts, self.graph = nn.Module(), fx.Graph()
         self.env: dict[str, fx.Node] = {}  # new nodes, by the names of the old ones
@@ -132,15 +134,21 @@ class Rewriter:
             new = self._up(node, site)
         elif site.role == "origin":
             new = self._origin(node, site)
+        elif site.role == "mask":
+            new = self._without(node, site)
+        elif site.role == "bias":
+            new = self._bias(node, site)
         else:
             new = self._replaced(node, site)
         if node.name in self.sampled:
             new = self._sampled(self.sampled[node.name], new)
         self.env[node.name] = new
+        if node.name in self.counted:
+            self.env[node.name] = self._moved(self.counted[node.name])
 
     def _replaced(self, node: fx.Node, site: Site) -> fx.Node:
         """Emit the part of a leader, of a follower or of what does not sample."""
-        x = self._input(node)
+        x = self._as_map(self.env[site.on] if site.on else self._input(node), site.view)
         if site.part is None:
             return x
         module, phase = site.part.build(), None
@@ -153,14 +161,27 @@ class Rewriter:
                 phase = self._followed(site, site.recipe)
         tensors = self._tensors(site)
         arguments = (x, phase, *tensors) if tensors or phase is not None else (x,)
-        return self._part(site.label, module, *arguments)
+        new = self._from_map(self._part(site.label, module, *arguments), site.view)
+        return self._with(node, site.on, new) if site.on else new
+
+    def _bias(self, node: fx.Node, site: Site) -> fx.Node:
+        """Emit an operation that adds what depends on distances only."""
+        phases = [self.phases[number] for number in site.recipe.phases] if site.recipe else []
+        module = site.part.build()  # type: ignore[union-attr]
+        return self._with(node, site.on, self._part(site.label, module, self.env[site.on], *phases))
+
+    def _without(self, node: fx.Node, site: Site) -> fx.Node:
+        """Emit an operation without its mask."""
+        rest = [n for n in node.all_input_nodes if n.name != site.on]
+        return self.env[rest[0].name] if len(rest) == 1 else self._with(node, site.on, None)
 
     def _sampled(self, site: Site, dense: fx.Node) -> fx.Node:
         """Choose a phase of a dense map and keep it."""
         self.env[site.sampled_at] = dense
+        selection: Any = site.selection
         both = self._lead(site)
         self.phases[site.number] = self.item((both, 1))
-        return self.item((both, 0))
+        return self._from_map(self.item((both, 0)), selection.view)
 
     def _followed(self, site: Site, recipe: Recipe) -> fx.Node:
         """Return the phase of the leader, or several combined."""
@@ -180,20 +201,24 @@ class Rewriter:
         if site.recipe is None:
             return new
         phases = [self.phases[number] for number in site.recipe.phases]
-        return self._part(f"{site.label}_shift", Unshift(site.recipe, self.border), new, *phases)
+        unshift, new = Unshift(site.recipe, self.border), self._as_map(new, site.view)
+        return self._from_map(self._part(f"{site.label}_shift", unshift, new, *phases), site.view)
 
     def _origin(self, node: fx.Node, site: Site) -> fx.Node:
+        if site.selection is None:
+            return self._copied(node)
+        return self._with(node, site.selection.reads, self._moved(site))
+
+    def _moved(self, site: Site) -> fx.Node:
+        """Return a map moved to its origin."""
         selection = site.selection
         if selection is None:
-            return self._copied(node)
+            return self.env[site.node]
         selector = selection.spec.selector(selection.channels)
         chooser = ToOrigin(selector, selection.offset, selection.strides, selection.axes)
         both = self._choice(f"{site.label}_origin", chooser, selection)
         self.origins[site.number] = self.item((both, 1))
-        moved = self.item((both, 0))
-        return self.graph.node_copy(
-            node, lambda n: moved if n.name == selection.reads else self.env[n.name]
-        )
+        return self._from_map(self.item((both, 0)), selection.view)
 
     # Choices
 
@@ -217,7 +242,8 @@ class Rewriter:
     def _choice(self, name: str, chooser: nn.Module, selection: Selection) -> fx.Node:
         images = [self.images[image] for image in selection.images]
         phases = [self.phases[number] for number in selection.offset.phases] if images else []
-        return self._part(name, chooser, self.env[selection.reads], images, phases)
+        x = self._as_map(self.env[selection.reads], selection.view)
+        return self._part(name, chooser, x, images, phases)
 
     # Seams
 
@@ -246,13 +272,36 @@ class Rewriter:
             return new
         if isinstance(way_back, list):
             return tuple(self._moved_back(w, self.item((new, i))) for i, w in enumerate(way_back))
-        group, part = way_back
-        return self._part("from_seam", part.build(), new, self.seams[group])
+        offsets = self.seams if way_back.source == "seam" else self.origins
+        if way_back.number not in offsets:  # counted from the corner
+            return new
+        x, module = self._as_map(new, way_back.view), way_back.part.build()
+        back = self._part(f"from_{way_back.source}", module, x, offsets[way_back.number])
+        return self._from_map(back, way_back.view)
 
     # Nodes
 
     def _copied(self, node: fx.Node) -> fx.Node:
         return self.graph.node_copy(node, lambda n: self.env[n.name])
+
+    def _with(self, node: fx.Node, name: str, new: Any) -> fx.Node:
+        """Copy a node with something else for the result of another."""
+        return self.graph.node_copy(node, lambda n: new if n.name == name else self.env[n.name])
+
+    def _as_map(self, x: fx.Node, view: AsMap | None) -> fx.Node:
+        """Bring a tensor to ``(B, C, *spatial)``."""
+        if view is not None and list(view.dims) != sorted(view.dims):
+            x = self.graph.call_method("permute", (x, view.dims))
+        sizes = view.sizes if view is not None else ()
+        return self.graph.call_method("unflatten", (x, 2, sizes)) if sizes else x
+
+    def _from_map(self, x: fx.Node, view: AsMap | None) -> fx.Node:
+        """Undo :meth:`_as_map`."""
+        if view is not None and view.sizes:
+            x = self.graph.call_method("flatten", (x, 2))
+        if view is None or list(view.dims) == sorted(view.dims):
+            return x
+        return self.graph.call_method("permute", (x, view.back))
 
     def _activation(self, node: fx.Node) -> fx.Node:
         """Emit an activation with position-independent rounding for a function or a method."""

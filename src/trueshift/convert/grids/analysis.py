@@ -10,26 +10,35 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from trueshift.convert.errors import Refusal, Refused
+from trueshift.convert.errors import Flattened, Refusal, Refused
 from trueshift.convert.grids.lattice import Digit, Lattice, Phase, Space
 from trueshift.convert.grids.values import (
     BATCH,
     OTHER,
+    Frame,
     Kind,
-    Tokens,
+    Merged,
     Value,
+    as_map,
     data_of,
     plain,
+    spaces_of,
     values_in,
 )
-from trueshift.convert.parts.part import Part
+from trueshift.convert.parts.part import AsMap, Part
 from trueshift.convert.parts.windows import Axes
 from trueshift.convert.trace.calls import Call, read_call
-from trueshift.convert.trace.nodes import place_of
+from trueshift.convert.trace.nodes import dominators, place_of
 from trueshift.convert.trace.trace import Traced
 from trueshift.convert.trace.trees import leaves, map_leaves
 
 Rule = Callable[["Analysis", Call], Any]
+
+
+_SOME_WRAP = (
+    "it distinguishes positions, and only some axes wrap.",
+    "Use global pooling, or pass padding='circular' or 'seam'.",
+)
 
 
 class _Unknown:
@@ -40,11 +49,23 @@ UNKNOWN = _Unknown()
 
 
 class TooSmall(Exception):
-    """The example's size is not a multiple of a stride; carries the multiple known so far."""
+    """The example's size is not a multiple of a stride.
+
+    Carries the multiple known so far, and the last map that may have any size.
+    """
 
     def __init__(self, multiples: dict[int, int]) -> None:
         super().__init__()
         self.multiples = multiples
+        self.place: fx.Node | None = None
+
+
+class NeedsOrigin(Exception):
+    """An operation tells positions apart; carries the map before it that all of its input is."""
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__()
+        self.node = node
 
 
 @dataclass
@@ -55,6 +76,9 @@ class Action:
         kind: ``"window"``, ``"up"``, ``"replace"``, ``"skip"``, ``"origin"`` or ``"leave"``.
         part: The module that takes its place; ``None`` keeps the operation.
         tensors: Further arguments of the module: nodes or names of attributes.
+        on: The input that the module changes before the operation, which stays; ``None``: the
+            module takes the place of the operation.
+        view: How the module's input becomes a map; ``None`` if it is one.
         phase: The phase that a window operation samples at.
         spaces: Spatial axes of the operation's input.
         shift: For every axis, the digits that an up-sampling undoes, with weights.
@@ -66,6 +90,8 @@ class Action:
     kind: str
     part: Part | None = None
     tensors: tuple[Any, ...] = ()
+    on: fx.Node | None = None
+    view: AsMap | None = None
     phase: Phase | None = None
     spaces: tuple[Space, ...] = ()
     shift: tuple[tuple[tuple[Digit, int], ...], ...] = ()
@@ -83,6 +109,7 @@ class Analysis:
         rules: What each operation does to grids, by name.
         custom: Rules of the user, by function, method name or module class.
         flatten: ``"refuse"`` or ``"canonical"``.
+        positions: ``"refuse"`` or ``"canonical"``.
         own_padding: Whether the original padding stays, along all axes or for each of the inputs'.
     """
 
@@ -90,14 +117,18 @@ class Analysis:
     rules: dict[str, Rule]
     custom: dict[Any, str]
     flatten: str = "refuse"
+    positions: str = "refuse"
     own_padding: Axes = False
     lattice: Lattice = field(default_factory=Lattice)
+    counted: frozenset[str] = frozenset()
     env: dict[fx.Node, Any] = field(default_factory=dict)
     actions: dict[fx.Node, Action] = field(default_factory=dict)
     refusals: list[Refusal] = field(default_factory=list)
     unary: set[fx.Node] = field(default_factory=set)
     inputs: dict[str, int] = field(default_factory=dict)
     origins: list[fx.Node] = field(default_factory=list)
+    moved: dict[fx.Node, Action] = field(default_factory=dict)
+    windows: dict[Any, list[Space]] = field(default_factory=dict)
     fixed_sizes: bool = False
 
     def run(self) -> Analysis:
@@ -106,6 +137,8 @@ class Analysis:
         with torch.no_grad():
             for node in self.traced.graph.nodes:
                 self.env[node] = self._visit(node)
+                if node.name in self.counted and _is_map(self.env[node]):
+                    self.env[node] = self._counted(node, self.env[node])
             try:
                 self.lattice.settle()
             except Refused as refused:
@@ -127,8 +160,10 @@ class Analysis:
         try:
             return self._apply(call, module, args, kwargs)
         except Refused as refused:
+            self._look_for_origin(node, refused)
             reason, advice = refused.reason, refused.advice
-        except TooSmall:
+        except TooSmall as small:
+            small.place = self._map_before(node)
             raise
         except Exception as error:
             reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
@@ -146,6 +181,8 @@ class Analysis:
             rule = self.rules.get(call.name)
             if rule is None and _same_in_eval(module) and len(values) == 1:
                 rule = self.rules["pointwise"]
+            if rule is None and not any(value.spatial for value in spaced):
+                return self.wrap(self.execute(call), values)
             if rule is None:
                 raise Refused(
                     f"no rule says what {_shown(call.node, module)} does to grids.",
@@ -208,6 +245,51 @@ class Analysis:
         spaces = self.lattice.add_root(tuple(data.shape[2:]))
         return Value(data, (BATCH, OTHER, *spaces))
 
+    # Origins
+
+    def _look_for_origin(self, node: fx.Node, refused: Refused) -> None:
+        """Raise ``NeedsOrigin`` if positions may be told apart and there is a map before."""
+        wanted = self.flatten if isinstance(refused, Flattened) else self.positions
+        if "canonical" not in (wanted, self.positions):
+            return
+        if not isinstance(self.own_padding, bool):
+            refused.reason, refused.advice = _SOME_WRAP
+            return
+        place = self._map_before(node)
+        if place is not None:
+            raise NeedsOrigin(place)
+
+    def _map_before(self, node: fx.Node) -> fx.Node | None:
+        """Return the last map that everything comes through on its way to the result.
+
+        If there is none, the last one on the way to a node.
+        """
+        before = dominators(self.traced.graph, node)
+        always = set(dominators(self.traced.graph, self.traced.output))
+        maps = [n for n in before if n.name not in self.counted and _is_map(self.env.get(n))]
+        return next((n for n in maps if n in always), maps[0] if maps else None)
+
+    def new_origin(self, node: fx.Node) -> int:
+        """Number an origin."""
+        if not isinstance(self.own_padding, bool):
+            raise Refused(*_SOME_WRAP)
+        self.origins.append(node)
+        return len(self.origins) - 1
+
+    def _counted(self, node: fx.Node, value: Value) -> Value:
+        """Count the positions of a node's map from an origin, from here on."""
+        spaces, view = as_map(value)
+        index, self.fixed_sizes = self.new_origin(node), True
+        note = "counted from the corner" if self.own_padding else "origin chosen by contents"
+        self.moved[node] = Action("origin", view=view, spaces=spaces, origin=index, note=note)
+
+        def framed(kind: Kind) -> Kind:
+            if isinstance(kind, Merged):
+                return Merged(tuple(map(framed, kind.kinds)), kind.sizes)
+            return Frame(kind, index) if isinstance(kind, Space) else kind
+
+        return Value(value.data, tuple(map(framed, value.kinds)))
+
     # Borders
 
     def keeps(self, value: Value) -> Axes:
@@ -245,25 +327,24 @@ class Analysis:
         """Of what number each axis of the inputs must be a multiple."""
         multiple = [1] * dim
         for value in values_in(list(self.env.values())):
-            for space in _spaces(value):
+            for space in (space for kind in value.kinds for space in spaces_of(kind)):
                 if space.axis < dim:
                     stride = self.lattice.stride(space)
                     multiple[space.axis] = math.lcm(multiple[space.axis], stride)
         return tuple(multiple)
 
 
-ALWAYS = {"conv", "interpolate", "upsample", "getitem", "getattr", "zeros_like", "ones_like",
-          "full_like", "zeros", "ones", "full", "expand", "expand_as", "dropout"}  # fmt: skip
+ALWAYS = {
+    *("conv", "interpolate", "upsample", "getitem", "setitem", "getattr", "dropout"),
+    *("zeros", "ones", "full", "zeros_like", "ones_like", "full_like", "expand", "expand_as"),
+}
 
 
-def _spaces(value: Value) -> list[Space]:
-    spaces: list[Space] = []
-    for kind in value.kinds:
-        if isinstance(kind, Space):
-            spaces.append(kind)
-        elif isinstance(kind, Tokens):
-            spaces.extend(kind.spaces)
-    return spaces
+def _is_map(value: Any) -> bool:
+    try:
+        return isinstance(value, Value) and bool(as_map(value))
+    except Refused:
+        return False
 
 
 def _same_in_eval(module: nn.Module | None) -> bool:

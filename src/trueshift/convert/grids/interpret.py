@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from trueshift._validate import check_choice
 from trueshift.convert.errors import check_multiple
-from trueshift.convert.grids.analysis import Analysis, TooSmall
+from trueshift.convert.grids.analysis import Analysis, NeedsOrigin, TooSmall
 from trueshift.convert.grids.lattice import Lattice
 from trueshift.convert.grids.rules import RULES
 from trueshift.convert.parts.windows import Axes
@@ -47,10 +47,11 @@ def register_rule(op: Callable[..., Any] | str | type[nn.Module], rule: str) -> 
     _CUSTOM[op] = rule
 
 
-def analyse(model: nn.Module, example: Any, flatten: str, padding: Padding) -> Analysis:
+def analyse(
+    model: nn.Module, example: Any, flatten: str, positions: str, padding: Padding
+) -> Analysis:
     """Trace and interpret a network; raise if the example's size does not fit."""
-    leaves = tuple(op for op in _CUSTOM if isinstance(op, type) and issubclass(op, nn.Module))
-    traced = trace(model, example, leaves)
+    traced = trace(model, example, _CUSTOM)
     tensors = [value for value in traced.arguments.values() if isinstance(value, Tensor)]
     if not any(map(_is_map, tensors)):
         raise ValueError(
@@ -63,34 +64,48 @@ def analyse(model: nn.Module, example: Any, flatten: str, padding: Padding) -> A
                 f"convert: padding={padding} names {len(padding)} axes, got {name} of shape"
                 f" {tuple(value.shape)} with {value.ndim - 2}. Pass one padding, or one per axis."
             )
-    return _interpret(traced, flatten, padding)
+    return _interpret(traced, flatten, positions, padding)
 
 
-def _interpret(traced: Traced, flatten: str, padding: Padding) -> Analysis:
+def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -> Analysis:
     """Interpret at the example's size, or at larger ones until every stride divides them."""
     arguments, grown = traced.arguments, dict(traced.arguments)
-    at_seam = padding == "seam"
-    counts = "canonical" if at_seam else flatten  # positions are counted from the seam
+    at_seam = padding in ("seam", "keep")
+    if at_seam:  # positions are counted from the seam, or the corner
+        flatten, positions = "canonical", "canonical" if padding == "keep" else positions
     if isinstance(padding, str):
         own_padding: Axes = padding != "circular"
     else:
         own_padding = tuple(axis == "keep" for axis in padding)
     multiples: dict[int, int] = {}
-    for _ in range(16):
+    counted: frozenset[str] = frozenset()
+    place = None
+    for _ in range(64):
         at_size = dataclasses.replace(traced, arguments=grown)
         lattice = Lattice(at_seam=at_seam)
         try:
-            analysis = Analysis(at_size, RULES, _CUSTOM, counts, own_padding, lattice).run()
+            analysis = Analysis(
+                at_size, RULES, _CUSTOM, flatten, positions, own_padding, lattice, counted
+            ).run()
+        except NeedsOrigin as found:
+            counted |= {found.node.name}
+            continue
         except TooSmall as small:
+            place = place or small.place
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
             grown = {name: _grow(value, multiples) for name, value in arguments.items()}
             continue
-        break
-    if multiples:
-        for name, value in arguments.items():
-            if _is_map(value):
-                check_multiple("convert", name, value, analysis.required_multiple(value.ndim - 2))
+        if not analysis.refusals or place is None or positions != "canonical":
+            break
+        # It serves its own size only: where that is not a multiple, count from an origin.
+        counted |= {place.name}
+        place, multiples, grown = None, {}, dict(arguments)
+    for name, value in arguments.items():
+        if multiples and _is_map(value):
+            least = analysis.required_multiple(value.ndim - 2)
+            needed = tuple(math.lcm(n, multiples.get(axis, 1)) for axis, n in enumerate(least))
+            check_multiple("convert", name, value, needed)
     return analysis
 
 

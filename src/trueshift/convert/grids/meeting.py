@@ -6,23 +6,35 @@ from collections.abc import Sequence
 
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.lattice import Lattice, Space
-from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Tokens, Value
+from trueshift.convert.grids.values import (
+    BATCH,
+    CONSTANT,
+    OTHER,
+    Kind,
+    Plain,
+    Value,
+    parts_of,
+    spaces_of,
+)
+
+_OTHER_MEANING = "a spatial axis meets an axis of another meaning."
+_OWN_AXES = "Keep space and channels on their own axes."
+COUNT = (
+    "Pass positions='canonical': positions are then counted from an origin that the contents"
+    " choose. Or pass padding='seam'."
+)
 
 
 def same(lattice: Lattice, a: Kind, b: Kind) -> None:
     """Make two axes that meet the same grid."""
-    if isinstance(a, Space) and isinstance(b, Space):
-        lattice.unify(a, b)
-    elif isinstance(a, Tokens) and isinstance(b, Tokens) and len(a.spaces) == len(b.spaces):
-        for one, other in zip(a.spaces, b.spaces, strict=True):
-            lattice.unify(one, other)
-    elif isinstance(a, Frame) and isinstance(b, Frame) and a.origin == b.origin:
-        lattice.unify(a.space, b.space)
-    elif a != b:
-        raise Refused(
-            "a spatial axis meets an axis of another meaning.",
-            "Keep space and channels on their own axes.",
-        )
+    one, other = parts_of(a), parts_of(b)
+    if len(one) != len(other):
+        raise Refused(_OTHER_MEANING, _OWN_AXES)
+    for left, right in zip(one, other, strict=True):
+        if isinstance(left, Space) and isinstance(right, Space):
+            lattice.unify(left, right)
+        elif isinstance(left, Space) or isinstance(right, Space):
+            raise Refused(_OTHER_MEANING, _OWN_AXES)
 
 
 def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
@@ -33,23 +45,22 @@ def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
         entries: Each tensor, and which axis of it is meant.
     """
     kinds = [value.kinds[axis] for value, axis in entries]
-    spatial = [kind for kind in kinds if not isinstance(kind, Plain)]
+    spatial = [kind for kind in kinds if spaces_of(kind)]
     for kind in spatial[1:]:
         same(lattice, spatial[0], kind)
     longer = [(value, axis) for value, axis in entries if value.data.shape[axis] > 1]
     if not spatial:
-        if BATCH in kinds:
-            return BATCH
+        known = [kind for kind in kinds if not isinstance(kind, Plain)]
+        if BATCH in kinds or known:
+            return BATCH if BATCH in kinds else known[0]
         others = [value.kinds[axis] for value, axis in longer]
         return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
-    for value, axis in longer:
-        varies = isinstance(value.kinds[axis], Plain) and not _constant_along(value, axis)
-        if varies and not lattice.at_seam:
-            raise Refused(
-                "a map meets a tensor that differs from position to position (a learned or"
-                " fixed position embedding, coordinates, or a bias of relative positions).",
-                "Remove it, or make it depend on the image, or pass padding='seam'.",
-            )
+    if any(varies(value, axis) for value, axis in longer) and not lattice.at_seam:
+        raise Refused(
+            "a map meets a tensor that differs from position to position (a learned or"
+            " fixed position embedding, coordinates, or a bias of relative positions).",
+            COUNT + " Or remove it, or make it depend on the image.",
+        )
     return spatial[0]
 
 
@@ -62,8 +73,11 @@ def broadcast(lattice: Lattice, values: Sequence[Value], ndim: int) -> tuple[Kin
     return tuple(kinds)
 
 
-def _constant_along(value: Value, axis: int) -> bool:
-    if value.kinds[axis] is CONSTANT:
-        return True
-    data = value.data
-    return value.fixed and bool((data == data.narrow(axis, 0, 1)).all())
+def varies(value: Value, axis: int) -> bool:
+    """Whether a tensor without space there may differ along an axis."""
+    kind, data = value.kinds[axis], value.data
+    if spaces_of(kind) or data.shape[axis] == 1:
+        return False
+    if value.fixed:  # the code may have written into what was constant
+        return not bool((data == data.narrow(axis, 0, 1)).all())
+    return kind is not CONSTANT

@@ -11,7 +11,7 @@ import torch
 from trueshift.convert.errors import Refusal
 from trueshift.convert.grids.analysis import UNKNOWN, Analysis
 from trueshift.convert.grids.lattice import Space
-from trueshift.convert.grids.values import BATCH, Plain, Value, plain, values_in
+from trueshift.convert.grids.values import BATCH, Value, plain, spaces_of, values_in
 from trueshift.convert.trace.trace import run
 
 
@@ -69,7 +69,7 @@ def _problem(analysis: Analysis, value: Value, batch: int) -> str | None:
     if len(axes) != 1 or value.data.shape[axes[0]] != batch:
         return "it is a map without an axis for the images of the batch."
     for axis, kind in enumerate(value.kinds):
-        if isinstance(kind, Plain):
+        if not spaces_of(kind):
             continue
         if not isinstance(kind, Space):
             return "it is a map whose positions are one axis, or counted from an origin."

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from trueshift.convert.grids.analysis import Analysis
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.recipes import offset_of
-from trueshift.convert.grids.values import values_in
+from trueshift.convert.grids.values import as_map, values_in
+from trueshift.convert.parts.part import AsMap
 from trueshift.convert.parts.windows import Convolution
 from trueshift.convert.plan import Selection
 from trueshift.layers.selectors import METHODS
@@ -36,7 +37,8 @@ class Selections:
         """Choose from the result of the pointwise operations after a dense one, and sample it."""
         while len(node.users) == 1:
             (user,) = node.users
-            if user not in self.analysis.unary or user in self.ends:
+            counted = node in self.analysis.moved
+            if user not in self.analysis.unary or user in self.ends or counted:
                 break
             node = user
         self.ends.add(node)
@@ -44,7 +46,8 @@ class Selections:
 
     def from_input(self, spec: Sampling, node: fx.Node, spaces: Sequence[Space]) -> Selection:
         """Choose from the input of a strided operation, or from a narrower map on its grid."""
-        reads = node.all_input_nodes[0]
+        action = self.analysis.actions[node]
+        reads = action.on or node.all_input_nodes[0]
         if _learns(spec):
             reads = self._narrowest(reads)
         elif self._is_normalised(reads):
@@ -60,16 +63,25 @@ class Selections:
         root = lattice.root(spaces[0].root)
         images = [name for name, index in inputs.items() if lattice.root(index) == root]
         offset, strides = offset_of(lattice, spaces)
+        view = self._view(reads)
         return Selection(
             spec=spec,
             reads=reads.name,
-            channels=self.analysis.env[reads].data.shape[1],
+            channels=self.analysis.env[reads].data.shape[view.dims[1]],
             samples=samples,
+            view=view,
             images=tuple(images) if spec.method != "stride" else (),
             offset=offset,
             strides=strides,
             axes=tuple(space.axis for space in spaces),
         )
+
+    def _view(self, node: fx.Node) -> AsMap:
+        """Say how the result of a node becomes a map."""
+        counted = self.analysis.moved.get(node)
+        if counted is not None and counted.view is not None:
+            return counted.view
+        return as_map(self.analysis.env[node])[1]
 
     def flops(self, selection: Selection) -> int:
         """Count the first convolution of a learned selector; the second one collapses."""

@@ -9,14 +9,24 @@ from typing import Any
 
 from torch import Tensor, fx
 
+from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Phase, Space
 from trueshift.convert.grids.recipes import followed, recipe_of
 from trueshift.convert.grids.selections import Selections
-from trueshift.convert.grids.values import BATCH, Value, values_in
+from trueshift.convert.grids.values import (
+    BATCH,
+    Frame,
+    Value,
+    as_map,
+    from_frame,
+    parts_of,
+    values_in,
+)
 from trueshift.convert.parts.part import Part, part
+from trueshift.convert.parts.phases import FromOrigin
 from trueshift.convert.parts.seam import FromSeam
-from trueshift.convert.plan import Axis, Padding, Plan, Result, Selection, Site, borders
+from trueshift.convert.plan import Axis, Padding, Plan, Result, Selection, Site, WayBack, borders
 from trueshift.convert.trace.nodes import label_of
 from trueshift.layers.filters import build_filter
 from trueshift.layers.spec import Sampling
@@ -43,13 +53,14 @@ def plan_of(analysis: Analysis, spec: Sampling, padding: Padding) -> Plan:
         padding=padding,
         inputs={name: groups.get(name) for name in traced.arguments},
         outputs=tuple(_axes(analysis, v) for v in values_in(analysis.env[traced.output])),
-        returns={name: _way_back(analysis, v) for name, v in values.items()} if seams else {},
+        returns={name: _way_back(analysis, v, bool(seams)) for name, v in values.items()},
         traced=traced,
     )
 
 
 def _axes(analysis: Analysis, value: Value) -> tuple[Axis, ...]:
     lattice = analysis.lattice
+    value = from_frame(value) if _origin_of(analysis, value) is not None else value
     return tuple(
         Axis(dim, lattice.root(kind.root), kind.axis, kind.fine, lattice.stride(kind))
         for dim, kind in enumerate(value.kinds)
@@ -57,16 +68,36 @@ def _axes(analysis: Analysis, value: Value) -> tuple[Axis, ...]:
     )
 
 
-def _way_back(analysis: Analysis, value: Any) -> Any:
-    """Say how a result is moved back from the seam: group and module, or ``None``."""
+def _way_back(analysis: Analysis, value: Any, from_seam: bool) -> WayBack | list[Any] | None:
+    """Say how a result is moved back from the seam or from an origin, if it must be."""
     if isinstance(value, list | tuple):
-        return [_way_back(analysis, item) for item in value]
+        return [_way_back(analysis, item, from_seam) for item in value]
     axes = _axes(analysis, value) if isinstance(value, Value) else ()
     if not axes:
         return None
-    places = tuple((axis.axis, axis.fine, axis.stride) for axis in axes)
-    dims = tuple(axis.dim for axis in axes)
-    return axes[0].group, part(FromSeam, batch=value.kinds.index(BATCH), axes=dims, places=places)
+    if from_seam:
+        places = tuple((axis.axis, axis.fine, axis.stride) for axis in axes)
+        dims = tuple(axis.dim for axis in axes)
+        back = part(FromSeam, batch=value.kinds.index(BATCH), axes=dims, places=places)
+        return WayBack("seam", axes[0].group, back)
+    origin = _origin_of(analysis, value)
+    if origin is None:
+        return None
+    view = as_map(from_frame(value))[1]
+    return WayBack("origin", origin, part(FromOrigin, factors=(1,) * len(axes)), view)
+
+
+def _origin_of(analysis: Analysis, value: Value) -> int | None:
+    """Return the origin that a whole map is counted from; ``None`` if there is none."""
+    parts = [part for kind in value.kinds for part in parts_of(kind)]
+    frames = [part for part in parts if isinstance(part, Frame)]
+    try:
+        spaces, view = as_map(from_frame(value))
+    except Refused:
+        return None
+    sizes = view.sizes or tuple(value.data.shape[axis] for axis in view.dims[2:])
+    whole = sizes == tuple(map(analysis.size_of, spaces))
+    return frames[0].origin if whole and len(frames) == len(spaces) else None
 
 
 @dataclass
@@ -98,7 +129,13 @@ class Planner:
 
     def sites(self) -> list[Site]:
         """List the sites in the order of the network."""
-        return [self._site(node, action) for node, action in self.analysis.actions.items()]
+        actions, moved = self.analysis.actions, self.analysis.moved
+        return [
+            self._site(node, table[node])
+            for node in self.analysis.traced.graph.nodes
+            for table in (actions, moved)
+            if node in table
+        ]
 
     def _site(self, node: fx.Node, action: Action) -> Site:
         module = self.analysis.traced.module(node)
@@ -112,14 +149,20 @@ class Planner:
                 Result(tensor.name) if isinstance(tensor, fx.Node) else tensor
                 for tensor in action.tensors
             ),
+            "on": action.on.name if action.on is not None else "",
+            "view": action.view,
         }
         if action.kind == "window":
             return self._window(node, action, about)
         if action.kind in ("up", "leave"):
             return self._up(action, about)
         if action.kind == "origin":
-            about |= {"number": action.origin, "selection": self._origin(node, action)}
-            return Site(role="origin", detail=action.note, **about)
+            moved = node in self.analysis.moved
+            reads = node if moved else node.all_input_nodes[0]
+            about |= {"number": action.origin, "selection": self._origin(reads, action)}
+            return Site(role="counted" if moved else "origin", detail=action.note, **about)
+        if action.kind in ("bias", "mask"):
+            return self._bias(action, about)
         role = "mean" if action.kind == "replace" and not action.note else "padding"
         return Site(role=role, detail=action.note, **about)
 
@@ -162,10 +205,16 @@ class Planner:
             **about,
         )
 
-    def _origin(self, node: fx.Node, action: Action) -> Selection | None:
-        if self.spec.method == "stride" or self.padding == "seam":
+    def _bias(self, action: Action, about: dict[str, Any]) -> Site:
+        shifts = self.selects and any(action.shift)
+        recipe = recipe_of(self._lattice, action.shift) if shifts else None
+        if recipe is not None and action.part is not None:
+            about["part"] = part(action.part.make, **action.part.options, recipe=recipe)
+        return Site(role=action.kind, detail=action.note, recipe=recipe, **about)
+
+    def _origin(self, reads: fx.Node, action: Action) -> Selection | None:
+        if self.spec.method == "stride" or self.padding in ("seam", "keep"):
             return None  # positions are counted from the corner
-        reads = node.all_input_nodes[0]
         spec = self.spec.replace(method="aps", dim=len(action.spaces))
         return self.selections.select(spec, reads, action.spaces, samples=True)
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.grids.lattice import Space
+from trueshift.convert.errors import Refused
+from trueshift.convert.grids.lattice import Digit, Space
+from trueshift.convert.parts.part import AsMap
 from trueshift.convert.trace.trees import leaves, map_leaves
 
 
@@ -24,10 +26,10 @@ OTHER, BATCH, CONSTANT = Plain.OTHER, Plain.BATCH, Plain.CONSTANT
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """Several spatial axes as one."""
+class Within:
+    """Positions of a window, counted from its corner; ``digit`` says where windows begin."""
 
-    spaces: tuple[Space, ...]
+    digit: Digit
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,35 @@ class Frame:
     origin: int
 
 
-Kind = Plain | Space | Tokens | Frame
+@dataclass(frozen=True)
+class Merged:
+    """Several axes as one, the last one fastest: the positions of a map, or windows of a batch."""
+
+    kinds: tuple[Kind, ...]
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Axes one after the other: a class token and the positions of a map."""
+
+    kinds: tuple[Kind, ...]
+    sizes: tuple[int, ...]
+
+
+Kind = Plain | Space | Within | Frame | Merged | Joined
+
+
+def parts_of(kind: Kind) -> tuple[Kind, ...]:
+    """List what an axis holds."""
+    if not isinstance(kind, Merged | Joined):
+        return (kind,)
+    return tuple(part for inner in kind.kinds for part in parts_of(inner))
+
+
+def spaces_of(kind: Kind) -> tuple[Space, ...]:
+    """List the grids of an axis: those along which all positions must be treated alike."""
+    return tuple(part for part in parts_of(kind) if isinstance(part, Space))
 
 
 @dataclass(frozen=True)
@@ -57,18 +87,55 @@ class Value:
 
     @property
     def spatial(self) -> tuple[int, ...]:
-        """Axes that belong to space."""
-        return tuple(i for i, kind in enumerate(self.kinds) if not isinstance(kind, Plain))
+        """Axes that hold grids."""
+        return tuple(i for i, kind in enumerate(self.kinds) if spaces_of(kind))
 
     @property
     def has_space(self) -> bool:
-        """Whether any axis belongs to space."""
-        return bool(self.spatial)
+        """Whether any axis has to do with space: holds a grid, or positions of a window or frame.
+
+        Rules follow these axes; values without any are computed as they are.
+        """
+        return not all(isinstance(kind, Plain) for kind in self.kinds)
 
 
 def plain(data: Tensor, fixed: bool = False) -> Value:
     """Wrap a tensor without space."""
     return Value(data, (OTHER,) * data.ndim, fixed)
+
+
+def as_map(value: Value) -> tuple[tuple[Space, ...], AsMap]:
+    """Return the grids of a tensor and how it becomes a map ``(B, C, *spatial)``, or refuse."""
+    axes = [axis for axis, kind in enumerate(value.kinds) if spaces_of(kind)]
+    rest = [axis for axis, kind in enumerate(value.kinds) if kind is not BATCH and axis not in axes]
+    spaces = tuple(space for axis in axes for space in spaces_of(value.kinds[axis]))
+    order = [space.axis for space in spaces]
+    tokens = value.kinds[axes[0]] if len(axes) == 1 else None
+    sizes = tokens.sizes if isinstance(tokens, Merged) else ()
+    if (
+        value.kinds.count(BATCH) != 1
+        or len(rest) != 1
+        or not spaces
+        or order != sorted(set(order))
+        or len(spaces) != max(len(axes), len(sizes))
+        or any(isinstance(kind, Joined) for kind in value.kinds)
+    ):
+        raise Refused(
+            "it samples a tensor that is not laid out as (batch, channels, *space).",
+            "Move batch and channels to the first two axes before it.",
+        )
+    return spaces, AsMap((value.kinds.index(BATCH), *rest, *axes), sizes)
+
+
+def from_frame(value: Value) -> Value:
+    """Return a value whose axes that are counted from an origin are grids again."""
+
+    def grid(kind: Kind) -> Kind:
+        if isinstance(kind, Merged):
+            return Merged(tuple(map(grid, kind.kinds)), kind.sizes)
+        return kind.space if isinstance(kind, Frame) else kind
+
+    return Value(value.data, tuple(map(grid, value.kinds)), value.fixed)
 
 
 def values_in(tree: Any) -> list[Value]:

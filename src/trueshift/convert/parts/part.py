@@ -31,6 +31,24 @@ class Part:
         return f"{self.make.__name__}({options})"
 
 
+@dataclass(frozen=True)
+class AsMap:
+    """How a tensor is brought to ``(batch, channels, *space)`` and back.
+
+    Args:
+        dims: Its axes in that order.
+        sizes: Those of the map whose positions are the last of them; empty if it has its own axes.
+    """
+
+    dims: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+
+    @property
+    def back(self) -> tuple[int, ...]:
+        """The order of axes that undoes ``dims``."""
+        return tuple(sorted(range(len(self.dims)), key=self.dims.__getitem__))
+
+
 def part(make: Callable[..., nn.Module | None], **options: Any) -> Part:
     """Describe a module by its class and arguments."""
     return Part(make, options)

@@ -23,6 +23,30 @@ def label_of(node: fx.Node) -> str:
     return place if node.op == "call_module" else f"{place}_{node.name}"
 
 
+def dominators(graph: fx.Graph, node: fx.Node) -> list[fx.Node]:
+    """List the nodes that every tensor must come through on its way from an input to a node.
+
+    The last one comes first. Parameters and numbers (such as sizes) do not count.
+    """
+    above: dict[fx.Node, fx.Node | None] = {}
+    order = {n: i for i, n in enumerate(graph.nodes)}
+    for n in graph.nodes:
+        sources: list[fx.Node | None] = [s for s in n.all_input_nodes if s in above]
+        counts = n is node or n.meta.get("holds_tensors", True)
+        if n.op != "placeholder" and not (sources and counts):
+            continue
+        while len(set(sources)) > 1:  # go up from the latest until they are one
+            latest = max(sources, key=lambda s: -1 if s is None else order[s])
+            sources = [above[latest] if s is latest else s for s in sources]  # type: ignore[index]
+        above[n] = sources[0] if sources else None
+        if n is node:
+            break
+    chain = []
+    while (node := above.get(node)) is not None:  # type: ignore[assignment]
+        chain.append(node)
+    return chain
+
+
 def is_activation(node: fx.Node) -> bool:
     """Whether a node calls an activation on a map, and nothing else that is computed."""
     called = node.op in ("call_function", "call_method")

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import operator
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,6 +99,7 @@ class Tracer(fx.Tracer):
         inputs = node.all_input_nodes
         if not isinstance(value, Tensor) and (read or any(n.meta.get("read") for n in inputs)):
             node.meta["read"] = True
+        node.meta["holds_tensors"] = any(isinstance(leaf, Tensor) for leaf in leaves(value))
         if isinstance(value, Tensor):
             node.meta["shape"] = tuple(value.shape)
         return TracedProxy(node, self, value)
@@ -173,18 +174,19 @@ def attribute_of(root: nn.Module, constants: dict[str, Tensor], name: str) -> An
     return constants[name] if name in constants else operator.attrgetter(name)(root)
 
 
-def trace(model: nn.Module, example: Any, leaf_classes: tuple[type, ...] = ()) -> Traced:
+def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
     """Trace a model that is in eval mode on an example.
 
     Args:
         model: The network.
         example: A tensor, a tuple of arguments of ``forward`` or a dict of them.
-        leaf_classes: Module classes that are not traced into.
+        opaque: Module classes and functions that are not traced into.
     """
+    classes = tuple(op for op in opaque if isinstance(op, type) and issubclass(op, nn.Module))
     arguments = {name: _copy(value) for name, value in bind(model, example).items()}
-    tracer = Tracer(arguments, leaf_classes)
+    tracer = Tracer(arguments, classes)
     try:
-        with torch.no_grad(), _symbolic_creation(tracer):
+        with torch.no_grad(), _symbolic_creation(tracer), _nothing_wrapped(opaque):
             graph = tracer.trace(model)
     except Exception as error:
         reason = f"the model cannot be traced: {type(error).__name__}: {str(error).rstrip('.')}."
@@ -265,6 +267,19 @@ def _symbolic_creation(tracer: Tracer) -> Iterator[None]:
     finally:
         for name, function in originals.items():
             setattr(torch, name, function)
+
+
+@contextlib.contextmanager
+def _nothing_wrapped(opaque: Iterable[Any]) -> Iterator[None]:
+    """Trace into functions that ``torch.fx.wrap`` hides, except those that are opaque."""
+    wrapped = fx._symbolic_trace._wrapped_fns_to_patch
+    hidden = {key: scope for key, scope in wrapped.items() if scope.get(key[1]) not in opaque}
+    for key in hidden:
+        del wrapped[key]
+    try:
+        yield
+    finally:
+        wrapped.update(hidden)
 
 
 def _copy(value: Any) -> Any:

@@ -10,8 +10,18 @@ from torch import Tensor
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast, join, same
+from trueshift.convert.grids.rules.biases import without_positions
 from trueshift.convert.grids.rules.pointwise import pointwise
-from trueshift.convert.grids.values import BATCH, OTHER, Kind, Plain, Tokens, Value, values_in
+from trueshift.convert.grids.values import (
+    BATCH,
+    OTHER,
+    Joined,
+    Kind,
+    Merged,
+    Value,
+    spaces_of,
+    values_in,
+)
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import Reduce
 from trueshift.convert.trace.calls import Call
@@ -62,9 +72,9 @@ def matmul(a: Analysis, call: Call) -> Any:
 
 def _contract(a: Analysis, one: tuple[Value, int], other: tuple[Value, int]) -> None:
     kinds = [value.kinds[axis] for value, axis in (one, other)]
-    if all(isinstance(kind, Plain) for kind in kinds):
+    if not any(map(spaces_of, kinds)):
         return
-    if any(isinstance(kind, Plain) for kind in kinds):
+    if not all(map(spaces_of, kinds)):
         raise Refused(
             "positions are mixed with weights of their own.",
             "Use a convolution, or attention without position embeddings.",
@@ -95,13 +105,16 @@ def einsum(a: Analysis, call: Call) -> Any:
 def attention(a: Analysis, call: Call) -> Any:
     """Attend from the positions of the query to those of key and value."""
     query, key, value = (call.params[name] for name in ("query", "key", "value"))
-    mask = call.get("attn_mask")
-    if isinstance(mask, Value) and mask.data.numel() > 1:
-        raise Refused("attention with a mask or bias of positions.", "Drop attn_mask.")
     result: Tensor = a.execute(call)
     same(a.lattice, key.kinds[-2], value.kinds[-2])
     lead = [Value(v.data[..., 0, 0], v.kinds[:-2]) for v in (query, key, value)]
     kinds = broadcast(a.lattice, lead, result.ndim - 2)
+    mask = call.get("attn_mask")
+    if isinstance(mask, Value):
+        shape = (*result.shape[:-1], key.data.shape[-2])
+        scores = Value(result.new_zeros(shape), (*kinds, query.kinds[-2], key.kinds[-2]))
+        if not without_positions(a, call, scores, call.raw["attn_mask"]):
+            broadcast(a.lattice, [scores, mask], scores.data.ndim)
     return Value(result, (*kinds, query.kinds[-2], value.kinds[-1]))
 
 
@@ -128,7 +141,7 @@ def reduce(a: Analysis, call: Call) -> Any:
     if isinstance(call.get("dim"), Value):  # torch.max(a, b)
         return pointwise(a, call)
     dims = _dims(call.get("dim"), value.data.ndim)
-    spatial = [dim for dim in dims if not isinstance(value.kinds[dim], Plain)]
+    spatial = [dim for dim in dims if spaces_of(value.kinds[dim])]
     if spatial and call.name in ("argmax", "argmin"):
         raise Refused("it returns positions.", "Return values, or a map of scores.")
     result = a.execute(call)
@@ -175,7 +188,8 @@ def tokens_shift(a: Analysis, call: Call) -> Any:
     value: Value = call.params["input"]
     dims = call.get("dims", call.get("dim"))
     axes = _dims(dims, value.data.ndim)
-    if any(isinstance(value.kinds[axis], Tokens) for axis in axes):
+    merged = [k for k in (value.kinds[axis] for axis in axes) if isinstance(k, Merged | Joined)]
+    if any(map(spaces_of, merged)):
         raise Refused("flattened positions are rolled.", "Roll the map itself.")
     return Value(a.execute(call), value.kinds)
 
@@ -188,7 +202,7 @@ def _dims(dim: Any, ndim: int) -> list[int]:
 
 
 def _refuse_spatial(value: Value, dims: Sequence[int], what: str) -> None:
-    if any(not isinstance(value.kinds[dim], Plain) for dim in dims):
+    if any(spaces_of(value.kinds[dim]) for dim in dims):
         raise Refused(f"it {what} a spatial axis.", "Use a convolution or a pooling instead.")
 
 

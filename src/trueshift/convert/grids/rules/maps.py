@@ -9,17 +9,9 @@ from torch import Tensor
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Space
-from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Frame, Kind, Plain, Value
+from trueshift.convert.grids.values import CONSTANT, OTHER, Kind, Value, as_map, spaces_of
+from trueshift.convert.parts.part import AsMap
 from trueshift.convert.trace.calls import Call
-
-_FLATTEN = (
-    "positions become features (flatten before a linear layer), so every position has weights of"
-    " its own."
-)
-_FLATTEN_ADVICE = (
-    "Use global pooling, or pass flatten='canonical': the origin of the map is then chosen from"
-    " its contents. Or pass padding='seam'."
-)
 
 
 def per_axis(value: Any, dim: int) -> tuple[int, ...]:
@@ -32,10 +24,8 @@ def per_axis(value: Any, dim: int) -> tuple[int, ...]:
 
 def layout(value: Value) -> tuple[Space, ...]:
     """Return the spatial axes of a map ``(B, C, *spatial)``, or refuse another layout."""
-    spaces = tuple(kind for kind in value.kinds[2:] if isinstance(kind, Space))
-    ordered = [space.axis for space in spaces]
-    whole = len(spaces) == value.data.ndim - 2 and ordered == sorted(ordered)
-    if not whole or value.kinds[0] is not BATCH or not isinstance(value.kinds[1], Plain):
+    spaces, view = as_map(value)
+    if view != AsMap(tuple(range(value.data.ndim))):
         raise Refused(
             "it samples a tensor that is not laid out as (batch, channels, *space).",
             "Move batch and channels to the first two axes before it.",
@@ -55,15 +45,18 @@ def original(a: Analysis, call: Call, value: Value) -> Any:
     kinds: list[Kind] = [value.kinds[0], OTHER]
     check_channels(value)
     for kind in value.kinds[2:]:
-        if not isinstance(kind, Plain | Frame):
+        if spaces_of(kind):
             raise Refused("it convolves flattened positions.", "Convolve the map itself.")
-        kinds.append(kind)
+    for kind, before, after in zip(
+        value.kinds[2:], value.data.shape[2:], result.shape[2:], strict=True
+    ):
+        kinds.append(kind if before == after else OTHER)
     return Value(result, tuple(kinds))
 
 
 def check_channels(value: Value) -> None:
     """Refuse a map whose channels are a spatial axis, as those of the frames of a film are."""
-    if not isinstance(value.kinds[1], Plain):
+    if spaces_of(value.kinds[1]):
         raise Refused("its channels are a spatial axis.", "Move space behind the channels.")
 
 
@@ -79,25 +72,8 @@ def new_data(a: Analysis, call: Call, shape: tuple[int, ...]) -> Tensor:
     return result.new_zeros(*shape[:2], *(own if kept else size for kept, own, size in axes))
 
 
-def enter_origin(a: Analysis, call: Call, value: Value) -> None:
-    """Let an operation depend on absolute positions, if the user allows it."""
-    if a.flatten != "canonical":
-        raise Refused(_FLATTEN, _FLATTEN_ADVICE)
-    if any(isinstance(kind, Frame) for kind in value.kinds):
-        return
-    a.fixed_sizes = True
-    note = "counted from the seam" if a.lattice.at_seam else "origin chosen by contents"
-    add_origin(a, call, layout(value), note)
-
-
 def add_origin(a: Analysis, call: Call, spaces: tuple[Space, ...], note: str) -> int:
     """Choose an origin of a map before an operation; return its number."""
-    if not isinstance(a.own_padding, bool):
-        raise Refused(
-            "it distinguishes positions, and only some axes wrap.",
-            "Use global pooling, or pass padding='circular' or 'seam'.",
-        )
-    index = len(a.origins)
+    index = a.new_origin(call.node)
     a.actions[call.node] = Action("origin", spaces=spaces, origin=index, note=note)
-    a.origins.append(call.node)
     return index

@@ -10,7 +10,8 @@ from torch import Tensor
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.meeting import broadcast
-from trueshift.convert.grids.values import BATCH, CONSTANT, Value, values_in
+from trueshift.convert.grids.rules.biases import without_positions
+from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Value, values_in
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import FunctionalDropout
 from trueshift.convert.trace.calls import Call
@@ -45,6 +46,12 @@ def pointwise(a: Analysis, call: Call) -> Any:
     result = a.execute(call)
     node = call.node
     values = values_in((a.look(node.args), a.look(node.kwargs)))
+    nodes = node.all_input_nodes
+    if call.name in ("add", "iadd") and len(values) == len(nodes) == 2:
+        for one, other in (nodes, nodes[::-1]):
+            scores, plain = a.env[one], not a.env[other].has_space
+            if scores.spatial and plain and without_positions(a, call, scores, other):
+                return Value(result, scores.kinds)
     if call.name in FIRST_ONLY or node.op == "call_module":
         values = values[:1]
     maps = [value for value in values if value.has_space]
@@ -92,6 +99,17 @@ def created(a: Analysis, call: Call) -> Any:
     return Value(result, (CONSTANT,) * result.ndim, fixed=True)
 
 
+def write(a: Analysis, call: Call) -> None:
+    """Write into a part of a tensor without space, which is then not the same everywhere."""
+    target, *rest = values_in(call.args)
+    if target.spatial or any(value.spatial for value in rest):
+        raise Refused("it writes into a part of a map.", "Use torch.where, cat or pad.")
+    a.execute(call)
+    kinds = tuple(OTHER if kind is CONSTANT else kind for kind in target.kinds)
+    fixed = target.fixed and all(value.fixed for value in rest)
+    a.env[call.node.all_input_nodes[0]] = Value(target.data, kinds, fixed)
+
+
 def invariant(a: Analysis, call: Call) -> Any:
     """A user's operation whose result does not depend on where things are."""
     result = a.execute(call)
@@ -104,6 +122,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(SHAPES.split(), shape_of),
     **dict.fromkeys(CREATED.split(), created),
     "dropout": dropout,
+    "setitem": write,
     "equivariant": pointwise,
     "invariant": invariant,
 }

@@ -7,13 +7,13 @@ from typing import Any
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
-from trueshift.convert.grids.rules.maps import layout
-from trueshift.convert.grids.rules.strides import window
-from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, values_in
+from trueshift.convert.grids.rules.shapes import joined, piece
+from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, as_map, values_in
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import PadAndRoll, Roll
 from trueshift.convert.parts.windows import Every
 from trueshift.convert.trace.calls import Call
+from trueshift.convert.trace.nodes import label_of
 
 
 def padding(a: Analysis, call: Call) -> Any:
@@ -27,7 +27,16 @@ def padding(a: Analysis, call: Call) -> Any:
     spatial = [axis for axis in padded if isinstance(value.kinds[axis], Space)]
     wrapping = [axis for axis in spatial if not _kept(a, value, axis)]
     if not wrapping:
-        return Value(a.execute(call), value.kinds)
+        result = a.execute(call)
+        kinds = [
+            joined(
+                [(OTHER, pairs[axis][0]), (kind, value.data.shape[axis]), (OTHER, pairs[axis][1])]
+            )
+            if axis in padded and axis not in spatial
+            else kind
+            for axis, kind in enumerate(value.kinds)
+        ]
+        return Value(result, tuple(kinds))
     if len(spatial) != len(padded):
         raise Refused("it pads space and channels at once.", "Pad them one after the other.")
     shifts = tuple(pairs[axis][0] for axis in wrapping)
@@ -43,7 +52,7 @@ def padding(a: Analysis, call: Call) -> Any:
 
 def _kept(a: Analysis, value: Value, axis: int) -> bool:
     kept = a.keeps(value)
-    return kept if isinstance(kept, bool) else kept[axis - 2]
+    return kept if isinstance(kept, bool) else kept[value.kinds[axis].axis]  # type: ignore[union-attr]
 
 
 def _shifted(a: Analysis, call: Call, shifts: tuple[int, ...], axes: tuple[int, ...]) -> None:
@@ -75,12 +84,16 @@ def getitem(a: Analysis, call: Call) -> Any:
         if item is None:
             kinds.append(OTHER)
             continue
-        kind = value.kinds[axis]
+        kind, size = value.kinds[axis], value.data.shape[axis]
         if isinstance(item, slice):
-            if not isinstance(kind, Plain) and not _is_whole(item, value.data.shape[axis]):
-                cuts[axis] = item
+            if not isinstance(kind, Plain) and not _is_whole(item, size):
+                start, stop, step = item.indices(size)
+                part = piece(kind, start, stop) if step == 1 else None
+                if part is None:
+                    cuts[axis] = item
+                kind = part or kind
             kinds.append(kind)
-        elif not isinstance(kind, Plain):
+        elif isinstance(item, int) and piece(kind, item % size, item % size + 1) is None:
             raise Refused("it picks positions by number.", "Use pooling, or keep the whole map.")
         elif not isinstance(item, int):
             raise Refused("it indexes a map with a tensor.", "Use slices, chunk or split.")
@@ -98,12 +111,14 @@ def _cut_space(
     a: Analysis, call: Call, value: Value, items: list[Any], cuts: dict[int, slice]
 ) -> Any:
     others = [item for axis, item in enumerate(items) if axis not in cuts]
+    if any(not isinstance(value.kinds[axis], Space) for axis in cuts):
+        raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
     if any(item != slice(None) for item in others) or len(items) != value.data.ndim:
         raise Refused("it slices space and other axes at once.", "Slice one after the other.")
     ranges = {axis: item.indices(value.data.shape[axis]) for axis, item in cuts.items()}
     if any(step > 1 for _, _, step in ranges.values()):
-        layout(value)
-        numbers = [ranges.get(axis, (0, 0, 1)) for axis in range(2, value.data.ndim)]
+        spaces, view = as_map(value)
+        numbers = [ranges.get(axis, (0, 0, 1)) for axis in view.dims[2:]]
         stride = tuple(step for _, _, step in numbers)
         left = tuple(-start for start, _, _ in numbers)
         whole = all(ranges[axis][1] > value.data.shape[axis] - ranges[axis][2] for axis in ranges)
@@ -111,7 +126,13 @@ def _cut_space(
             raise Refused("it takes a part of space only.", "Take every n-th of the whole map.")
         reach = (0,) * len(stride)
         new = part(Every, stride=stride, left=left, reach=reach, own_padding=a.keeps(value))
-        return window(a, call, value, new, value.data.shape[1])
+        a.check_divisible(spaces, stride)
+        phase, coarse = a.lattice.down(label_of(call.node), list(spaces), stride)
+        a.actions[call.node] = Action("window", new, view=view, phase=phase, spaces=spaces)
+        kinds = dict(zip(view.dims[2:], coarse, strict=True))
+        return Value(
+            a.execute(call), tuple(kinds.get(axis, kind) for axis, kind in enumerate(value.kinds))
+        )
     sizes = [value.data.shape[axis] for axis in ranges]
     if any(
         2 * (stop - start) <= n for (start, stop, _), n in zip(ranges.values(), sizes, strict=True)

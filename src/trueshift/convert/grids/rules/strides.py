@@ -7,13 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from trueshift.convert.errors import Refused
+from trueshift.convert.errors import Flattened, Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.maps import (
     add_origin,
     check_channels,
-    enter_origin,
     layout,
     new_data,
     on_map,
@@ -48,9 +47,7 @@ def convolution(a: Analysis, call: Call) -> Any:
     left, right = _borders(call.get("padding", 0), reach)
     stride = per_axis(call.get("stride", 1), dim)
     if _covers(value, left, right, reach, stride):
-        enter_origin(a, call, value)
-        result: Tensor = a.execute(call)
-        return Value(result, (value.kinds[0], *[OTHER] * (dim + 1)))
+        raise Flattened
     mode = call.get("padding_mode", "zeros")
     new = part(
         Convolution,
@@ -112,7 +109,7 @@ def window(
         spaces = list(layout(value))
         a.check_divisible(spaces, stride)
         phase, kinds = a.lattice.down(label_of(node), spaces, stride)
-        a.actions[node] = Action("window", new, tensors, phase, tuple(spaces))
+        a.actions[node] = Action("window", new, tensors, phase=phase, spaces=tuple(spaces))
     sizes = [-(-n // s) for n, s in zip(value.data.shape[2:], stride, strict=True)]
     data = new_data(a, call, (value.data.shape[0], channels, *sizes))
     return Value(data, (value.kinds[0], OTHER, *kinds))

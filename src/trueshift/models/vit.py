@@ -1,0 +1,174 @@
+"""A small vision transformer whose patches and positions are counted from the content."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from trueshift._validate import check_positive
+from trueshift.exact import order_free_mean
+from trueshift.layers.activations import GELU
+from trueshift.layers.conv import same_conv
+from trueshift.layers.resample import PolyphaseDown
+from trueshift.layers.spec import Sampling
+from trueshift.models.features import check_image
+from trueshift.models.saving import saveable
+from trueshift.windows import phase_window
+
+
+class Patches(nn.Module):
+    """A convolution as large as its stride; the content chooses where patches begin.
+
+    Args:
+        spec: How to choose, and what filters the map before.
+        in_channels: Channels of the map.
+        width: Channels of the patches.
+        patch: Size of a patch.
+
+    Shape:
+        ``(B, in_channels, H, W)`` to ``(B, width, H // patch, W // patch)``.
+    """
+
+    def __init__(self, spec: Sampling, in_channels: int, width: int, patch: int) -> None:
+        super().__init__()
+        stride = patch if spec.is_plain else 1
+        mode = spec.padding_mode
+        self.conv = same_conv(in_channels, width, patch, mode, bias=True, stride=stride)
+        self.down = None if spec.is_plain else spec.down(in_channels, patch, like=width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.down is None:
+            return self.conv(x)
+        y = self.down.extend(x if self.down.antialias is None else self.down.antialias(x))
+        return self.conv(y, self.down.choose(y, x), self.down.stride)
+
+
+class Attention(nn.Module):
+    """Attention among the tokens of a sequence, with a bias of their distances if there is one.
+
+    Shape:
+        ``(N, T, width)`` and a bias ``(heads, T, T)`` to ``(N, T, width)``.
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+        n, t, width = x.shape
+        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        return self.proj(y.transpose(1, 2).reshape(n, t, width))
+
+
+def mlp(width: int, ratio: int = 4) -> nn.Sequential:
+    """Build the two linear layers of a block."""
+    return nn.Sequential(nn.Linear(width, ratio * width), GELU(), nn.Linear(ratio * width, width))
+
+
+class Block(nn.Module):
+    """Attention among all tokens, then two linear layers; both next to a shortcut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention, self.mlp = Attention(width, heads), mlp(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class ViT(nn.Module):
+    """A vision transformer with learned positions.
+
+    With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is the same
+    for every circular shift of the image: the content chooses where patches begin, and which one
+    comes first.
+
+    Args:
+        spec: How to sample.
+        num_classes: Outputs.
+        image_size: Height and width of images.
+        patch: Size of a patch.
+        width: Channels.
+        depth: Blocks.
+        heads: Heads of attention.
+        in_channels: Channels of the image.
+
+    Shape:
+        ``(B, in_channels, image_size, image_size)`` to ``(B, num_classes)``.
+    """
+
+    def __init__(
+        self,
+        spec: Sampling,
+        num_classes: int = 10,
+        image_size: int = 32,
+        patch: int = 4,
+        width: int = 96,
+        depth: int = 6,
+        heads: int = 3,
+        in_channels: int = 3,
+    ) -> None:
+        super().__init__()
+        sizes = {"width": width, "depth": depth, "heads": heads, "patch": patch}
+        check_positive("ViT", num_classes=num_classes, in_channels=in_channels, **sizes)
+        if image_size % patch or width % heads:
+            raise ValueError(
+                "ViT: image_size must be a multiple of patch and width one of heads, got"
+                f" {image_size}, {patch}, {width} and {heads}."
+            )
+        self.spec, self.in_channels, self.image_size = spec, in_channels, image_size
+        spec = spec.replace(select_from="input")
+        self.patches = Patches(spec, in_channels, width, patch)
+        self.place = nn.Parameter(torch.randn((image_size // patch) ** 2, width) * 0.02)
+        self.first = None
+        if spec.method != "stride":  # a hard choice among all patches, in training too
+            selector = spec.replace(method="aps").selector(width)
+            self.first = PolyphaseDown(selector, image_size // patch)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.norm, self.fc = nn.LayerNorm(width), nn.Linear(width, num_classes)
+
+    @property
+    def required_multiple(self) -> int:
+        """What every image size must be a multiple of: there is one size."""
+        return self.image_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        check_image("ViT", x, self.in_channels, self.image_size)
+        if tuple(x.shape[2:]) != (self.image_size,) * 2:
+            raise ValueError(
+                f"ViT: built for images of size {self.image_size}, got x of shape"
+                f" {tuple(x.shape)}. Resize, or build it with image_size={x.shape[-1]}."
+            )
+        x = self.patches(x)
+        if self.first is not None:
+            x = from_phase(x, self.first)
+        x = self.blocks(x.flatten(2).transpose(1, 2) + self.place)
+        return self.fc(order_free_mean(self.norm(x), 1).to(x.dtype))
+
+
+def from_phase(x: Tensor, choice: PolyphaseDown) -> Tensor:
+    """Move a map to begin at the phase that its content chooses, as windows do."""
+    window = int(choice.stride)  # type: ignore[arg-type]
+    widths = ((0, window - 1),) * (x.ndim - 2)
+    return phase_window(x, choice.choose(x), (window,) * (x.ndim - 2), widths, "circular")
+
+
+@saveable
+def vit(spec: Sampling, num_classes: int = 10, **options: Any) -> ViT:
+    """Build a :class:`ViT`; ``options`` are its further arguments.
+
+    Examples:
+        >>> model = vit(Sampling("aps"), depth=1).eval()
+        >>> x = torch.randn(1, 3, 32, 32)
+        >>> torch.allclose(model(x), model(x.roll((3, 5), (2, 3))), atol=1e-5)
+        True
+    """
+    return ViT(spec, num_classes, **options)

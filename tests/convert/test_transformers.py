@@ -1,0 +1,211 @@
+"""Transformers become exact inside: windows, tokens, relative and absolute positions."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import LIST, SMALL, build, options
+
+from trueshift.convert import ConversionError, convert, plan
+from trueshift.convert.parts.partition import CircularBias
+from trueshift.convert.verify import difference
+from trueshift.layers.spec import Sampling
+from trueshift.shifts import circular_shift
+
+GENERATOR = torch.Generator().manual_seed(0)
+X = torch.randn(1, 3, 16, 16, generator=GENERATOR)
+
+
+def worst_shift(new, x, stride):
+    """Return the largest change of outputs under shifts below ``stride`` along either axis."""
+    moves = [move for n in range(stride) for move in ((n, 0), (0, n), (n, 2 * n + 1))]
+    wide, worst = copy.deepcopy(new).double(), 0.0
+    with torch.no_grad():
+        expected, label = wide(x.double()), new(x).argmax(1)
+        for start in range(0, len(moves), 32):
+            batch = torch.cat([circular_shift(x, *move) for move in moves[start : start + 32]])
+            errors = (wide(batch.double()) - expected).abs().max() / expected.std()
+            worst = max(worst, float(errors))
+            assert bool((new(batch).argmax(1) == label).all())  # in float32
+    return worst
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_networks_under_all_shifts(name):
+    make, size, canonical = SMALL[name]
+    model = build(make)
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(model, "aps", x, select_from="input", verify=False, **options(canonical))
+    assert worst_shift(new, x, new.required_multiple) <= 1e-10
+    old = model.state_dict()
+    assert all(torch.equal(new.state_dict()[key], value) for key, value in old.items())
+    phase_0 = convert(model, "stride", x, padding="keep", verify=False)
+    assert difference(model, phase_0, {next(iter(new.plan.inputs)): x}) <= 1e-10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIST)
+def test_the_list(name):
+    make, size, canonical = LIST[name]
+    model = build(make)
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(model, "aps", x, select_from="input", **options(canonical))
+    assert worst_shift(new, x, new.required_multiple if size < 100 else 8) <= 1e-10
+    convert(model, "stride", x, padding="keep")  # verifies
+
+
+@pytest.mark.parametrize("name", ["torchvision vit", "timm vit"])
+def test_absolute_positions_are_refused_unless_asked_for(name):
+    make, size, _ = SMALL[name]
+    with pytest.raises(ConversionError, match="Pass positions='canonical'"):
+        convert(build(make), "aps", torch.randn(1, 3, size, size))
+
+
+class Windows(nn.Module):
+    """Attention in windows of 4 by 4, with a bias, then in those half a window further."""
+
+    def __init__(self, shift=2, mask=True):
+        super().__init__()
+        self.embed, self.qkv = nn.Conv2d(3, 8, 2, 2), nn.Linear(8, 24)
+        self.bias, self.shift, self.mask = nn.Parameter(torch.randn(16, 16)), shift, mask
+
+    def forward(self, x):
+        x = self.embed(x).permute(0, 2, 3, 1)
+        x = x + self.attend(x, None)
+        y = x.roll((-self.shift, -self.shift), (1, 2))
+        mask = x.new_zeros(x.shape[1] * x.shape[2] // 16, 16, 16)
+        if self.mask:
+            mask[-1, :8, 8:] = -100.0
+        y = self.attend(y, mask).roll((self.shift, self.shift), (1, 2))
+        return (x + y).permute(0, 3, 1, 2)
+
+    def attend(self, x, mask):
+        b, h, w, c = x.shape
+        x = x.view(b, h // 4, 4, w // 4, 4, c).transpose(2, 3).reshape(-1, 16, c)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.transpose(-2, -1) + self.bias
+        if mask is not None:
+            scores = (scores.view(b, -1, 16, 16) + mask).view(-1, 16, 16)
+        x = (scores.softmax(-1) @ v).view(b, h // 4, w // 4, 4, 4, c)
+        return x.transpose(2, 3).reshape(b, h, w, c)
+
+
+def test_windows_of_one_grid_share_the_phase_and_lose_their_masks():
+    new = convert(Windows(), "aps", X)
+    roles = [(site.role, site.stride) for site in new.plan.sites if site.stride]
+    assert roles == [("leads", (2, 2)), ("leads", (4, 4)), ("follows", (4, 4))]
+    assert [site.role for site in new.plan.sites].count("mask") == 1
+    assert new.required_multiple == 8
+
+
+def test_windows_move_with_the_map():
+    model = Windows().double()
+    new = convert(model, "aps", X.double())
+    x = torch.randn(1, 3, 16, 16, dtype=torch.float64)
+    y = new(x)
+    for shift in itertools.product(range(0, 16, 2), repeat=2):
+        moved = circular_shift(y, shift[0] // 2, shift[1] // 2)
+        torch.testing.assert_close(new(circular_shift(x, *shift)), moved)
+
+
+def test_learned_windows_train():
+    new = convert(Windows(), Sampling("lps", hidden=4), X, select_from="input").train()
+    new(X).square().mean().backward()
+    windows = [p for n, p in new.named_parameters() if "view" in n and n.endswith("conv1.weight")]
+    assert len(windows) == 1
+    assert windows[0].grad.abs().max() > 0
+
+
+class Merging(nn.Module):
+    """Patch merging by slices, channels last."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(12, 5)
+
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        parts = [x[:, i::2, j::2, :] for j in range(2) for i in range(2)]
+        return self.mix(torch.cat(parts, -1)).mean((1, 2))
+
+
+def test_patch_merging_shares_a_phase():
+    new = convert(Merging(), "aps", X)
+    assert [site.role for site in new.plan.sites if site.stride] == ["leads", *["follows"] * 3]
+
+
+class Global(nn.Module):
+    """Attention of all positions, sampled queries, a class token if wanted, and a bias."""
+
+    def __init__(self, stride=1, token=False, bias=True):
+        super().__init__()
+        self.embed, self.qkv = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 24)
+        places = torch.stack(torch.meshgrid(torch.arange(4), torch.arange(4), indexing="ij"), -1)
+        queries = places[::stride, ::stride].flatten(0, 1)
+        distance = (queries[:, None] - places.flatten(0, 1)).abs()
+        self.register_buffer("index", distance[..., 0] * 4 + distance[..., 1])
+        self.table = nn.Parameter(torch.randn(16))
+        self.token = nn.Parameter(torch.randn(1, 1, 8)) if token else None
+        self.stride, self.bias = stride, bias
+
+    def forward(self, x):
+        x = self.embed(x)
+        sampled = x[:, :, :: self.stride, :: self.stride].flatten(2).transpose(1, 2)
+        x = x.flatten(2).transpose(1, 2)
+        if self.token is not None:
+            x = sampled = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        q, k, v = self.qkv(sampled)[..., :8], *self.qkv(x)[..., 8:].chunk(2, -1)
+        mask = self.table[self.index] if self.bias else None
+        x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        return x[:, 0] if self.token is not None else x.mean(1)
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_relative_positions_of_all_pairs_become_circular(stride):
+    new = convert(Global(stride), "aps", X)
+    bias = next(site for site in new.plan.sites if site.role == "bias")
+    assert (bias.recipe is not None) == (stride == 2)  # it moves with the phase of the queries
+    assert worst_shift(new.eval(), X, 8) <= 1e-10
+
+
+def test_class_tokens_need_no_origin():
+    new = convert(Global(token=True, bias=False), "aps", X)
+    assert not [site for site in new.plan.sites if site.role == "counted"]
+
+
+def test_circular_distances():
+    distance = torch.arange(5)[:, None] - torch.arange(5)
+    new = CircularBias((-2, -1), (5,), (5,))(distance.double())
+    wrapped = (distance + 2) % 5 - 2
+    assert torch.equal(new, wrapped.double())
+
+
+class Embedded(nn.Module):
+    """A position embedding after a convolution; the result is a map."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.place = nn.Conv2d(3, 4, 2, 2), nn.Parameter(torch.randn(1, 64, 4))
+
+    def forward(self, x):
+        x = self.embed(x).flatten(2).transpose(1, 2) + self.place
+        x = torch.cat([torch.ones_like(x[:, :1]), x], 1)[:, 1:]
+        return x.transpose(1, 2).reshape(-1, 4, 8, 8)
+
+
+def test_maps_counted_from_an_origin_are_moved_back():
+    new = convert(Embedded().double(), "aps", X.double(), positions="canonical")
+    assert [site.role for site in new.plan.sites].count("counted") == 1
+    x, shift = torch.randn(1, 3, 16, 16, dtype=torch.float64), (6, 10)
+    torch.testing.assert_close(new(circular_shift(x, *shift)), circular_shift(new(x), 3, 5))
+    with pytest.raises(ValueError, match="converted for inputs of size"):
+        new(torch.zeros(1, 3, 32, 32))
+
+
+def test_unknown_operations_may_count_from_an_origin():
+    net = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Unfold(2, stride=2), nn.Flatten())
+    assert plan(net, X).refusals
+    assert convert(net, "aps", X, positions="canonical")(X).shape == (1, 256)
