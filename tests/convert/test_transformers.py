@@ -12,6 +12,7 @@ from transformers import LIST, SMALL, build, options
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.convert.parts.partition import CircularBias
 from trueshift.convert.verify import difference
+from trueshift.export import export, load
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
 
@@ -209,3 +210,14 @@ def test_unknown_operations_may_count_from_an_origin():
     net = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Unfold(2, stride=2), nn.Flatten())
     assert plan(net, X).refusals
     assert convert(net, "aps", X, positions="canonical")(X).shape == (1, 256)
+
+
+@pytest.mark.parametrize("form", ["onnx", "pt2"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_files_compute_the_same(form, tmp_path):
+    make, size, _ = SMALL["torchvision vit"]
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(build(make), "aps", x, positions="canonical", verify=False)
+    other = load(export(new, x, tmp_path / f"net.{form}", form, dynamic=("batch",)).path)
+    moved = torch.cat([circular_shift(x, 3, 5), x[:1]])
+    torch.testing.assert_close(other(moved), new(moved), rtol=1e-4, atol=1e-5)
