@@ -7,19 +7,21 @@ from torch import Tensor, nn
 
 import trueshift as ts
 
-spec: ts.Sampling = ts.Sampling("lps", antialias="tri3", hidden="eighth")
-down = ts.LPD(8, antialias="tri3")
-up = ts.LPU(8)
-x = torch.randn(2, 8, 12, 8)
-y, phase = down(x, return_phase=True)
-shifted = assert_type(ts.shifts.circular_shift(x, 1, 2), Tensor)
-parts = assert_type(ts.functional.polyphase_split(x, 2), Tensor)
 
-net = ts.models.resnet18(spec, num_classes=10, stem="cifar").eval()
-ts.set_tau(net, 0.5)
-ts.save(net, "net.safetensors")
-loaded = assert_type(ts.load("net.safetensors"), nn.Module)
-result = ts.audit(net, torch.randn(4, 3, 32, 32))
-share = assert_type(result.consistency, float)
-converted = ts.convert(nn.Conv2d(3, 4, 3, 2), spec, torch.randn(1, 3, 8, 8))
-quick = ts.optimize(net, torch.randn(1, 3, 32, 32))
+def user() -> None:
+    spec: ts.Sampling = ts.Sampling("lps", antialias="tri3", hidden="eighth")
+    down = ts.LPD(8, antialias="tri3")
+    up = ts.LPU(8)
+    x = torch.randn(2, 8, 12, 8)
+    y, phase = down(x, return_phase=True)
+    shifted = assert_type(ts.shifts.circular_shift(x, 1, 2), Tensor)
+    parts = assert_type(ts.functional.polyphase_split(x, 2), Tensor)
+
+    net = ts.models.resnet18(spec, num_classes=10, stem="cifar").eval()
+    ts.set_tau(net, 0.5)
+    ts.save(net, "net.safetensors")
+    loaded = assert_type(ts.load("net.safetensors"), nn.Module)
+    result = ts.audit(net, torch.randn(4, 3, 32, 32))
+    share = assert_type(result.consistency, float)
+    converted = ts.convert(nn.Conv2d(3, 4, 3, 2), spec, torch.randn(1, 3, 8, 8))
+    quick = ts.optimize(net, torch.randn(1, 3, 32, 32))
