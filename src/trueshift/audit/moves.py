@@ -28,7 +28,7 @@ class Estimate:
 
 
 def bootstrap(values: Tensor) -> Estimate:
-    """Estimate a mean; pictures ``(N,)`` are drawn anew, with replacement.
+    """Estimate a mean; pictures ``(N,)`` are resampled with replacement.
 
     Examples:
         >>> bootstrap(torch.tensor([0.5, 0.5]))

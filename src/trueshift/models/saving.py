@@ -114,7 +114,7 @@ def load(path: str | os.PathLike[str]) -> nn.Module:
 
 
 def resample(model: Model, sampling: Sampling | str) -> Model:
-    """Build a network of :mod:`trueshift.models` anew with another sampling and the same weights.
+    """Rebuild a network of :mod:`trueshift.models` with another sampling and the same weights.
 
     A network that was trained with a plain stride, filtered or not, becomes exactly invariant by
     ``resample(model, "aps")``. Filters without weights may change too; learned selectors that

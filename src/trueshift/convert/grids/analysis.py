@@ -248,7 +248,7 @@ class Analysis:
     # Origins
 
     def _look_for_origin(self, node: fx.Node, refused: Refused) -> None:
-        """Raise ``NeedsOrigin`` if positions may be told apart and there is a map before."""
+        """Raise ``NeedsOrigin`` if positions may be distinguished and there is a map before."""
         wanted = self.flatten if isinstance(refused, Flattened) else self.positions
         if "canonical" not in (wanted, self.positions):
             return
