@@ -72,9 +72,9 @@ def convert(
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the contents choose. With ``padding="seam"`` they
             are counted from the seam.
-        positions: The same where positions are distinguished: by a position embedding, a class token
-            among them, or an operation that has no equivariant form. From the last map before it
-            on, positions are counted from an origin that its contents choose.
+        positions: The same where positions are distinguished: by a position embedding, a class
+            token among them, or an operation that has no equivariant form. From the last map before
+            it on, positions are counted from an origin that its contents choose.
         padding: ``"circular"``. Or ``"seam"``: the network keeps its own padding, and every input
             is first moved to begin where its ends meet and do not fit together. That is exact with
             every method, ``"stride"`` too, and where positions have weights of their own. Or
