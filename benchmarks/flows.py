@@ -84,9 +84,9 @@ def draw_imprint(runs: Path, seed: int, path: Path) -> None:
         now, after = states[:, :-1].flatten(0, 1), states[:, 1:].flatten(0, 1)
         mean = (model(now) - after).double().mean(0)[0]
         power = torch.fft.rfft(mean, norm="forward").abs().square()
-        axis.semilogy(power[1:].clamp(min=1e-12), label=name)
+        axis.semilogy(range(1, len(power)), power[1:], label=name)
         for wave in range(len(mean) // 8, len(power), len(mean) // 8):
-            axis.axvline(wave - 1, color="0.85", zorder=0)
+            axis.axvline(wave, color="0.85", zorder=0)
     axis.set(xlabel="wave number (grey: the grid of 8 points)", ylabel="power of the mean error")
     axis.legend()
     figure.savefig(path, dpi=80)

@@ -78,9 +78,13 @@ class Make:
         )
 
     @property
-    def norm(self):
+    def ddac(self):
         kinds = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
-        return kinds[self.dim](2 * 3**self.dim).to(self.dtype).eval()
+        norm = kinds[self.dim](2 * 3**self.dim).to(self.dtype).eval()
+        return functional.Adaptive(self.weight(2 * 3**self.dim, 4), norm, 2)
+
+    def conv(self, dilation=1):
+        return functional.Conv(self.weight(5, 4), self.vector(5), (dilation,) * self.dim)
 
     @property
     def reach(self):
@@ -104,12 +108,12 @@ CASES = {
     "transposed_blur_up": lambda m: ((m.small(), m.tri(), m.soft, m.stride, "zeros"), {}),
     "blur_up_in_chunks": lambda m: ((m.small(), m.tri(4), m.hard, m.stride, "circular"), {}),
     "adaptive_blur_kept": lambda m: (
-        (m.map(), m.weight(2 * 3**m.dim, 4), m.norm, 2, m.hard, m.stride, "circular"),
+        (m.map(), m.ddac, m.hard, m.stride, "circular"),
         {"exact": True},
     ),
     "sum_rows": lambda m: ((m.map(), m.map(2 * 3**m.dim, extra=-2), 2, 3, (1,) * m.dim), {}),
-    "convolve_without_full_wraps": lambda m: (
-        (m.map(), m.weight(3, 4), m.vector(3), "circular", (1,) * m.dim, (29,) * m.dim),
+    "convolve_the_short_way": lambda m: (
+        (m.map(), m.conv(29), (1,) * m.dim, "circular"),
         {},
     ),
     "max_by_axis": lambda m: ((m.map(), (3,) * m.dim), {}),
@@ -147,7 +151,7 @@ VARIANTS = {
         {},
     ),
     "adaptive_blur_kept, one phase": lambda m: (
-        (m.map(), m.weight(2 * 3**m.dim, 4), m.norm, 2, 1, m.stride, "circular"),
+        (m.map(), m.ddac, 1, m.stride, "circular"),
         {},
     ),
     "peaks_twice, hard": lambda m: ((m.map(), None, m.hard, "zeros"), {}),
@@ -277,12 +281,12 @@ SHIFTED = [  # (formula, arguments, by how much its result moves when its first 
     ("max_down", lambda m: (m.map(), m.tri(), m.hard, "circular"), 0.5),
     (
         "conv_down",
-        lambda m: (m.map(), m.weight(5, 4), None, m.hard, m.stride, "circular", (1,) * m.dim),
+        lambda m: (m.map(), m.conv(), m.hard, m.stride, "circular"),
         0.5,
     ),
     (
         "convolution",
-        lambda m: (m.map(), m.weight(5, 4), None, "circular", (1,) * m.dim, (1,) * m.dim),
+        lambda m: (m.map(), m.conv(), (1,) * m.dim, "circular"),
         1,
     ),
     ("order_free_mean", lambda m: (m.map(), tuple(range(2, 2 + m.dim))), 0),

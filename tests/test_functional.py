@@ -357,11 +357,12 @@ class TestFilters:
     def test_adaptive_blur(self, sizes, stride, mode, exact, norm):
         dim, x = len(sizes), pixels(sizes, channels=4)
         weight = torch.randn(2 * 3**dim, 4, *[3] * dim, **DOUBLE) / 3**dim
-        low = oracle_adaptive_blur(x, weight, norm, 2, mode)
-        torch.testing.assert_close(f.adaptive_blur(x, weight, norm, 2, mode, exact=exact), low)
+        ddac = f.Adaptive(weight, norm, 2)
+        low = oracle_adaptive_blur(x, *ddac, mode)
+        torch.testing.assert_close(f.adaptive_blur(x, ddac, mode, exact=exact), low)
         for kind in ("hard", "soft", "int"):
             phase = make_phase(kind, 2, stride, dim)
-            y = f.adaptive_blur_down(x, weight, norm, 2, phase, stride, mode, exact=exact)
+            y = f.adaptive_blur_down(x, ddac, phase, stride, mode, exact=exact)
             torch.testing.assert_close(y, oracle_down(low, phase, stride))
 
     @every_setting
@@ -390,14 +391,14 @@ class TestConvolutions:
             torch.randn(4, 2 // groups, *[size] * dim, **DOUBLE),
             torch.randn(4, **DOUBLE),
         )
-        dilations = (dilation,) * dim
-        whole = oracle_conv(x, weight, bias, mode, dilations, groups)
+        conv = f.Conv(weight, bias, (dilation,) * dim, groups)
+        whole = oracle_conv(x, weight, bias, mode, conv.dilation, groups)
         for step in ((1,) * dim, stride):
-            y = f.convolution(x, weight, bias, mode, step, dilations, groups, exact=exact)
+            y = f.convolution(x, conv, step, mode, exact=exact)
             torch.testing.assert_close(y, oracle_down(whole, 0, step))
         for kind in ("hard", "soft", "int"):
             phase = make_phase(kind, 2, stride, dim)
-            y = f.conv_down(x, weight, bias, phase, stride, mode, dilations, groups, exact=exact)
+            y = f.conv_down(x, conv, phase, stride, mode, exact=exact)
             torch.testing.assert_close(y, oracle_down(whole, phase, stride))
 
     @pytest.mark.parametrize("dilation", [(3, 4), (6, 7), (8, 12), (5, 18)])
@@ -406,7 +407,7 @@ class TestConvolutions:
         x, weight = pixels((4, 6)), torch.randn(3, 2, size, size, **DOUBLE)
         whole = oracle_conv(x, weight, None, "circular", dilation)
         for stride in ((1, 1), (2, 2)):
-            y = f.convolution(x, weight, None, "circular", stride, dilation)
+            y = f.convolution(x, f.Conv(weight, None, dilation), stride, "circular")
             torch.testing.assert_close(y, oracle_down(whole, 0, stride))
 
 
@@ -446,16 +447,21 @@ def test_gradients(kind, mode):
     x, weight = pixels((4, 6)), torch.randn(3, 2, 3, 3, **DOUBLE)
     theta = (weight, torch.randn(3, **DOUBLE), torch.randn(3, 3, 3, 3, **DOUBLE))
     kernel, filters = fixed_kernel(2, 3, 2), torch.randn(18, 2, 3, 3, **DOUBLE)
+
+    def ddac(weight):
+        return f.Adaptive(weight, torch.tanh, 2)
+
+    def conv(weight):
+        return f.Conv(weight, None, (1, 1))
+
     assert differentiable(lambda x, *w: f.conv_logits(x, (*w, w[1]), stride, mode), x, *theta)
     assert differentiable(lambda x: f.norm_logits(x, 2, stride), x)
     assert differentiable(lambda x: f.blur(x, kernel, mode), x)
     assert differentiable(lambda x: f.blur_down(x, kernel, phase, stride, mode), x)
     assert differentiable(
-        lambda x, w: f.adaptive_blur_down(x, w, torch.tanh, 2, phase, stride, mode), x, filters
+        lambda x, w: f.adaptive_blur_down(x, ddac(w), phase, stride, mode), x, filters
     )
-    assert differentiable(
-        lambda x, w: f.conv_down(x, w, None, phase, stride, mode, (1, 1)), x, weight
-    )
+    assert differentiable(lambda x, w: f.conv_down(x, conv(w), phase, stride, mode), x, weight)
     if kind == "int":
         return
     assert differentiable(lambda y: f.blur_up(y, kernel, phase, stride, mode), x)
@@ -463,7 +469,7 @@ def test_gradients(kind, mode):
         for fn in (
             lambda p: f.blur_down(x, kernel, p, stride, mode),
             lambda p: f.blur_up(x, kernel, p, stride, mode),
-            lambda p: f.conv_down(x, weight, None, p, stride, mode, (1, 1)),
-            lambda p: f.adaptive_blur_down(x, filters, torch.tanh, 2, p, stride, mode),
+            lambda p: f.conv_down(x, conv(weight), p, stride, mode),
+            lambda p: f.adaptive_blur_down(x, ddac(filters), p, stride, mode),
         ):
             assert differentiable(fn, phase)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -55,6 +56,37 @@ __all__ = [
 ]
 
 Theta = tuple[Tensor, Tensor, Tensor, Tensor]
+
+
+class Adaptive(NamedTuple):
+    """What predicts the filters of DDAC.
+
+    Attributes:
+        weight: Its convolution, ``(groups * taps, C, size, ...)``, odd size.
+        norm: Batch norm of its output.
+        groups: Groups of channels that share a filter.
+    """
+
+    weight: Tensor
+    norm: Callable[[Tensor], Tensor]
+    groups: int
+
+
+class Conv(NamedTuple):
+    """A convolution.
+
+    Attributes:
+        weight: ``(O, C / groups, *kernel)``.
+        bias: ``(O,)`` or ``None``.
+        dilation: Distance of the taps along each axis.
+        groups: Groups of channels.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+    dilation: tuple[int, ...]
+    groups: int = 1
+
 
 MAX_POOLS: dict[int, Callable[..., Tensor]] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 
@@ -294,39 +326,26 @@ def blur_up(
 
 
 @formula
-def adaptive_blur(
-    x: Tensor,
-    weight: Tensor,
-    norm: Callable[[Tensor], Tensor],
-    groups: int,
-    mode: Mode,
-    *,
-    exact: bool = False,
-) -> Tensor:
+def adaptive_blur(x: Tensor, ddac: Adaptive, mode: Mode, *, exact: bool = False) -> Tensor:
     """Filter every pixel with weights predicted from its neighbourhood (DDAC).
-
-    One softmax runs over all groups and taps together, as in DDAC.
 
     Args:
         x: ``(B, C, *spatial)``.
-        weight: Convolution that predicts the filters, ``(groups * taps, C, size, ...)``, odd size.
-        norm: Batch norm of its output.
-        groups: Groups of channels that share a filter.
+        ddac: What predicts the filters.
         mode: Border.
         exact: Round every pixel alike, so that the bits move with circular shifts of ``x``; the
             norm must then treat every position by itself, as at test time.
     """
-    padded = pad(x, kernel_reach(weight), mode)
-    filters = predict_filters(padded, weight, norm, exact=exact)
-    return mix_neighbours(padded, filters, groups, weight.shape[-1], (1,) * (x.ndim - 2))
+    padded = pad(x, kernel_reach(ddac.weight), mode)
+    filters = predict_filters(padded, ddac, exact=exact)
+    size, stride = ddac.weight.shape[-1], (1,) * (x.ndim - 2)
+    return mix_neighbours(padded, filters, ddac.groups, size, stride)
 
 
 @formula
 def adaptive_blur_down(
     x: Tensor,
-    weight: Tensor,
-    norm: Callable[[Tensor], Tensor],
-    groups: int,
+    ddac: Adaptive,
     phase: Phase,
     stride: tuple[int, ...],
     mode: Mode,
@@ -334,19 +353,14 @@ def adaptive_blur_down(
     exact: bool = False,
 ) -> Tensor:
     """``polyphase_down(adaptive_blur(x), phase)``; in training, the norm sees every position."""
-    return keep_phase(adaptive_blur(x, weight, norm, groups, mode, exact=exact), phase, stride)
+    return keep_phase(adaptive_blur(x, ddac, mode, exact=exact), phase, stride)
 
 
 def predict_filters(
-    padded: Tensor,
-    weight: Tensor,
-    norm: Callable[[Tensor], Tensor],
-    stride: int | tuple[int, ...] = 1,
-    *,
-    exact: bool,
+    padded: Tensor, ddac: Adaptive, stride: int | tuple[int, ...] = 1, *, exact: bool
 ) -> Tensor:
-    """Predict the filters of :func:`adaptive_blur`: ``(B, groups * taps, h, w)``."""
-    scores = norm(convolve(padded, weight, stride=stride, exact=exact))
+    """Predict the filters of DDAC, ``(B, groups * taps, h, w)``: one softmax over all of them."""
+    scores = ddac.norm(convolve(padded, ddac.weight, stride=stride, exact=exact))
     return channel_softmax(scores) if exact else scores.softmax(1)
 
 
@@ -377,28 +391,18 @@ def mix_neighbours(
 
 @formula
 def convolution(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mode: Mode,
-    stride: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int = 1,
-    *,
-    exact: bool = False,
+    x: Tensor, conv: Conv, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
     """Convolve with borders that keep the size of the map, divided by the stride.
 
     Args:
         x: ``(B, C, *spatial)``.
-        weight: ``(O, C / groups, *kernel)``.
-        bias: ``(O,)`` or ``None``.
-        mode: Border.
+        conv: The convolution.
         stride: Sampling factor of each axis.
-        dilation: Distance of the taps along each axis.
-        groups: Groups of channels.
+        mode: Border.
         exact: Round every pixel alike, so that the bits move with circular shifts of ``x``.
     """
+    weight, bias, dilation, groups = conv
     before, after = zip(*kernel_reach(weight, dilation), strict=True)
     if mode == "zeros" and before == after:  # torch pads by itself, without a copy
         return convolve(x, weight, bias, stride, before, dilation, groups, exact=exact)
@@ -409,13 +413,10 @@ def convolution(
 @formula
 def conv_down(
     x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    conv: Conv,
     phase: Phase,
     stride: tuple[int, ...],
     mode: Mode,
-    dilation: tuple[int, ...],
-    groups: int = 1,
     *,
     exact: bool = False,
 ) -> Tensor:
@@ -423,6 +424,7 @@ def conv_down(
 
     A soft phase mixes what the convolution reads, which is the same, as a convolution is linear.
     """
+    weight, bias, dilation, groups = conv
     window = phase_window(x, phase, stride, kernel_reach(weight, dilation), mode)
     return convolve(window, weight, bias, stride, 0, dilation, groups, exact=exact)
 

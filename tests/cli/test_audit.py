@@ -270,3 +270,27 @@ def test_a_cylinder_is_audited_where_it_wraps(factories, tmp_path, capsys):
     assert out.count("horizontally only") == 2  # both networks are shifted alike
     assert "converted (aps, keep,circular) is exactly shift-invariant here" in out
     assert "horizontally only" in report.read_text()
+
+
+def test_anchored_windows_are_compared_with_the_centre(net, capsys, tmp_path):
+    sizes = ("--size", "48", "--window", "32", "--anchor", "24", "--num-images", "2")
+    page = tmp_path / "report.html"
+    assert call(net, "--kind", "standard", *sizes, "--anchors", "2", "--html", page) == 0
+    out = capsys.readouterr().out
+    assert "net.safetensors, anchored x 2 minus net.safetensors, centre" in out
+    assert "Same label in all nine frames" in out
+    assert out.count("Moved by 8 px along both axes") == 2
+    assert "same windows" in out
+    assert page.read_text().count("<polyline") == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--anchor", "24"), "--anchor is for frames that move: pass --kind standard"),
+        (("--anchor", "24", "--kind", "standard", "--convert", "aps"), "second network: pass one"),
+    ],
+)
+def test_anchors_that_make_no_sense(net, words, message):
+    with pytest.raises(ValueError, match=message):
+        call(net, *words)

@@ -89,3 +89,37 @@ def test_masks_of_another_size_are_refused(root):
     path.write_bytes(b"broken")
     with pytest.raises(OSError, match="cannot be read"):
         make(root).datasets["val"][0]
+
+
+def test_unknown_labels_are_refused(root):
+    path = root / "VOCdevkit" / "VOC2012" / "SegmentationClass" / "b.png"
+    Image.new("L", (18, 26), 21).save(path)
+    with pytest.raises(ValueError, match=r"b\.png has labels \[21\]\. Labels are 0 .* to 20, and"):
+        make(root).datasets["val"][0]
+
+
+def test_images_smaller_than_the_crop_are_extended_by_ignored_pixels(root):
+    image, mask = make(root, crop_size=64, scales=(1, 1)).datasets["train"][0, 0]  # 30 x 20 pixels
+    assert image.shape == (3, 64, 64)
+    assert (mask != 255).sum() == 30 * 19  # the first row is ignored anyway
+    assert (image[:, mask == 255].unique(dim=1) == 0).all(0).any()
+    with pytest.raises(ValueError, match=r"scales must be positive and rise, got \(2, 1\)"):
+        make(root, scales=(2, 1))
+
+
+def test_cached_images_are_the_same(root):
+    plain, kept = (make(root, cache=cache).datasets["train"] for cache in (False, True))
+    for key in [(0, 0), (1, 0), (1, 1)]:
+        for a, b in zip(plain[key], kept[key], strict=True):
+            assert torch.equal(a, b)
+    (root / "VOCdevkit" / "VOC2012" / "JPEGImages" / "a.jpg").unlink()
+    assert torch.equal(kept[2, 0][1], kept[2, 0][1])  # read once
+
+
+def test_masks_of_sbd_serve_where_there_are_no_others(root):
+    folder = root / "VOCdevkit" / "VOC2012"
+    (folder / "SegmentationClass").rename(folder / "elsewhere")
+    (folder / "ImageSets" / "Segmentation" / "part.txt").write_text("a\n")
+    data = make(root, train_list="part", val_list="part")
+    assert data.datasets["val"].masks.name == "SegmentationClassAug"
+    assert data.datasets["val"].names == data.datasets["train"].names == ["a"]

@@ -240,3 +240,10 @@ class TestEveryFilter:
     def test_copies_filter_alike(self, name, duplicate, training):
         layer, x = FILTERS[name]().float().train(training), torch.randn(2, 4, 6, 8)
         assert torch.equal(duplicate(layer)(x), layer(x))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 7])
+def test_components_of_a_blurred_map_have_the_same_mean(size):
+    x = torch.randn(2, 3, 8, 12, dtype=torch.float64)
+    means = functional.polyphase_split(ts.Blur(3, size=size).double()(x), 2).mean((3, 4))
+    torch.testing.assert_close(means, means[:, :1].expand_as(means))

@@ -105,6 +105,7 @@ def test_defaults_are_those_of_the_paper():
         "test_rule": "argmax",
         "select_from": "output",
         "selector_padding": None,
+        "margin": 0,
     }
 
 

@@ -11,7 +11,7 @@ from trueshift.report.ours import TABLES
 from trueshift.report.paper import METHODS
 from trueshift.report.tables import belongs
 
-OURS = ("cifar10-fast", "voc-small")
+OURS = ("cifar10-fast", "voc-small", "voc-mobilenet", "flows")
 PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time", *OURS)}
 
 
@@ -68,6 +68,7 @@ def test_tables_have_all_rows():
         "time": 5,
         "voc-circular": 6,
         "voc-small": 9,
+        "voc-mobilenet": 9,
         "voc-standard": 5,
     }
     assert {row.method for t in PAPER.values() for row in t.rows} <= METHODS.keys()
@@ -149,6 +150,23 @@ def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside
     text = render("cifar10-fast", lines)
     assert "| LPS | - | ResNet-9 | 2.00 | 94.45 ± 0.05 | no result | 100.00 |" in text
     assert "| LPS, select on input | - | ResNet-9 | 3.00 | - | no result | 100.00 | - |" in text
+
+
+def test_the_flows_have_a_recipe_for_every_row_and_steps_are_not_in_percent():
+    rows, results = TABLES["flows"].rows, {}
+    for path in sorted((Path(__file__).parents[2] / "recipes" / "flows").glob("*.yaml")):
+        config = yaml.safe_load(path.read_text())
+        model = config["model"]["init_args"]
+        spec = dataclasses.asdict(Sampling(**model["spec"]))
+        setting = config["data"]["init_args"]["equation"]
+        tested = {"data": "flows", "setting": setting, "network": model["network"], "spec": spec}
+        results[path.stem] = {"row": tested, "metrics": {"valid_time": 12.5, "error_10": 0.25}}
+    lines = build_table("flows", results)
+    assert [line.row for line in lines] == list(rows)
+    assert all(len(line.sources) == 1 for line in lines)
+    names = {(line.row.network, line.row.method): line.sources[0] for line in lines}
+    assert names["Dye in a channel", "LPS, select on input"] == "channel_lps_tri3_input"
+    assert "| FNO | - | Burgers | 12.50 | no result | 25.00 |" in render("flows", lines)
 
 
 def test_a_result_that_no_row_names_gets_a_row_that_says_what_is_unusual():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,8 @@ from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.exact import channels_last, convolve
 from trueshift.functional import (
+    Adaptive,
+    Conv,
     adaptive_blur_down,
     blur,
     blur_down,
@@ -40,7 +42,7 @@ def blur_down_padded(
 
 
 def _computes_kept_only(
-    x: Tensor, weight: Tensor, norm: Any, groups: int, phase: Phase, *_: Any, exact: bool = False
+    x: Tensor, ddac: Adaptive, phase: Phase, *_: Any, exact: bool = False
 ) -> bool:
     return isinstance(phase, int) or (exact and not is_soft(phase))
 
@@ -48,9 +50,7 @@ def _computes_kept_only(
 @fast(adaptive_blur_down, when=_computes_kept_only)
 def adaptive_blur_kept(
     x: Tensor,
-    weight: Tensor,
-    norm: Callable[[Tensor], Tensor],
-    groups: int,
+    ddac: Adaptive,
     phase: Phase,
     stride: tuple[int, ...],
     mode: Mode,
@@ -58,17 +58,15 @@ def adaptive_blur_kept(
     exact: bool = False,
 ) -> Tensor:
     """Filter only the positions that are kept; at test time, predict only their filters."""
-    size, reach = weight.shape[-1], kernel_reach(weight)
+    size, reach = ddac.weight.shape[-1], kernel_reach(ddac.weight)
     if exact or not isinstance(phase, int):
         window = phase_window(x, phase, stride, reach, mode)
-        filters = predict_filters(window, weight, norm, stride, exact=exact)
-        return mix_neighbours(window, filters, groups, size, stride)
+        filters = predict_filters(window, ddac, stride, exact=exact)
+        return mix_neighbours(window, filters, ddac.groups, size, stride)
     padded = pad(x, reach, mode)
-    filters = predict_filters(padded, weight, norm, exact=exact)
-    offsets = phase_offsets(stride)[phase]
-    start: Slices = (..., *(slice(o, None) for o in offsets))
-    window = padded[start]
-    return mix_neighbours(window, keep_phase(filters, phase, stride), groups, size, stride)
+    filters = keep_phase(predict_filters(padded, ddac, exact=exact), phase, stride)
+    start: Slices = (..., *(slice(o, None) for o in phase_offsets(stride)[phase]))
+    return mix_neighbours(padded[start], filters, ddac.groups, size, stride)
 
 
 def _sums_rows(padded: Tensor, filters: Tensor, groups: int, *_: Any) -> bool:
@@ -117,27 +115,22 @@ def _places(
     return place * groups + count_up(groups).view(*[1] * dim, -1, *[1] * dim)
 
 
-def _wraps_fully(
-    x: Tensor, weight: Tensor, _: Any, mode: Mode, stride: Any, dilation: Any, *__: Any, **___: Any
-) -> bool:
+def _reaches_round(x: Tensor, conv: Conv, stride: Any, mode: Mode, *, exact: bool = False) -> bool:
     if mode != "circular":
         return False
-    centred = all(n % 2 == 1 for n in weight.shape[2:])  # else full wraps move the centre
-    return centred and any(d > n for d, n in zip(dilation, x.shape[2:], strict=True))
+    centred = all(n % 2 == 1 for n in conv.weight.shape[2:])  # else wraps move the centre
+    return centred and any(2 * d > n for d, n in zip(conv.dilation, x.shape[2:], strict=True))
 
 
-@fast(convolution, when=_wraps_fully)
-def convolve_without_full_wraps(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    mode: Mode,
-    stride: tuple[int, ...],
-    dilation: tuple[int, ...],
-    groups: int = 1,
-    *,
-    exact: bool = False,
+@fast(convolution, when=_reaches_round)
+def convolve_the_short_way(
+    x: Tensor, conv: Conv, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
-    """A tap at distance d on a circle of n pixels is one at d modulo n."""
-    nearer = tuple((d - 1) % n + 1 for d, n in zip(dilation, x.shape[2:], strict=True))
-    return convolution(x, weight, bias, mode, stride, nearer, groups, exact=exact)
+    """A tap at distance d on a circle of n pixels is one at d modulo n, or n less that behind."""
+    weight, bias, dilation, groups = conv
+    ahead = [(d - 1) % n + 1 for d, n in zip(dilation, x.shape[2:], strict=True)]
+    behind = [n - d if d < n else n for d, n in zip(ahead, x.shape[2:], strict=True)]
+    turned = [axis for axis, (d, b) in enumerate(zip(ahead, behind, strict=True), 2) if b < d]
+    nearer = tuple(map(min, ahead, behind))
+    padded = pad(x, kernel_reach(weight, nearer), mode)
+    return convolve(padded, weight.flip(turned), bias, stride, 0, nearer, groups, exact=exact)

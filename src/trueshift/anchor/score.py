@@ -37,6 +37,9 @@ class DifferenceOfGaussians(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         if not frames.dtype.is_floating_point or frames.element_size() < 4:
             frames = frames.float()
+        return torch.cat([self._one(frame) for frame in frames.split(1)])  # stays in the cache
+
+    def _one(self, frames: Tensor) -> Tensor:
         grey = frames[:, 0]
         for channel in range(1, frames.shape[1]):
             grey = grey + frames[:, channel]
@@ -45,16 +48,16 @@ class DifferenceOfGaussians(nn.Module):
         border = sum(_WIDER) // 2
         for axis in range(1, narrow.ndim):
             narrow = narrow.narrow(axis, border, wide.shape[axis])
-        return (narrow - wide).abs()
+        scale = 0.5 ** (4 * (frames.ndim - 2))  # exact, and so late: fewer operations
+        return (narrow * scale).sub_(wide.mul_(scale * scale)).abs_()
 
 
 def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
-    """Average pixels ``distance`` apart along every axis, once for each distance."""
+    """Add pixels ``distance`` apart along every axis, once for each distance."""
     for axis in range(1, x.ndim):
         for distance in distances:
             length = x.shape[axis] - distance
             x = x.narrow(axis, 0, length) + x.narrow(axis, distance, length)
-        x = x * 0.5 ** len(distances)
     return x
 
 

@@ -35,6 +35,7 @@ class VOCDataset(Dataset[Any]):
         mean: Mean per channel.
         std: Standard deviation per channel.
         seed: Seed of the augmentation.
+        cache: Whether decoded images stay in memory.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class VOCDataset(Dataset[Any]):
         mean: tuple[float, ...],
         std: tuple[float, ...],
         seed: int = 0,
+        cache: bool = False,
     ) -> None:
         path = folder / "ImageSets" / "Segmentation" / f"{names}.txt"
         if not path.is_file():
@@ -69,13 +71,14 @@ class VOCDataset(Dataset[Any]):
         self.mean = torch.tensor(mean)[:, None, None]
         self.std = torch.tensor(std)[:, None, None]
         self.seed = seed
+        self._kept: dict[str, tuple[Any, Any]] | None = {} if cache else None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def __getitem__(self, key: Key) -> tuple[Tensor, Tensor]:
         epoch, index = (0, key) if isinstance(key, int) else key
-        image, mask = self._read(self.names[index])
+        image, mask = self._pair(self.names[index])
         source = random.Random(sample_seed(self.seed, epoch, index))
         if self.scales is not None:
             image, mask = _scaled(image, mask, source.uniform(*self.scales))
@@ -92,6 +95,13 @@ class VOCDataset(Dataset[Any]):
         if self.scales is not None and source.random() < 0.5:
             x, y = x.flip(-1), y.flip(-1)
         return x.contiguous(), y.contiguous()
+
+    def _pair(self, name: str) -> tuple[Any, Any]:
+        if self._kept is None:
+            return self._read(name)
+        if name not in self._kept:
+            self._kept[name] = self._read(name)
+        return self._kept[name]
 
     def _read(self, name: str) -> tuple[Any, Any]:
         from PIL import Image
@@ -111,25 +121,35 @@ class VOCDataset(Dataset[Any]):
                 f"VOCSegmentation: {mask_path} must hold one label per pixel of {image_path}, got"
                 f" mode {mask.mode} and size {mask.size} for {image.size}."
             )
+        unknown = [n for n, count in enumerate(mask.histogram()) if count and 21 <= n < 255]
+        if unknown:
+            raise ValueError(
+                f"VOCSegmentation: {mask_path} has labels {unknown[:5]}. Labels are 0 (background)"
+                " to 20, and 255 for pixels to ignore."
+            )
         return image, mask
 
 
 class VOCSegmentation(ImageDataModule):
     """PASCAL VOC 2012: 20 classes and the background; label 255 is ignored.
 
-    Training: scale by 0.5..2, crop at random, flip half of the images; pixels beyond the image are
-    the mean colour and ignored. Validation and test, as in the authors' code: the shorter side
-    resized to ``eval_crop`` (masks to the nearest pixel), then the centre; or whole images of their
-    own size, one by one, with ``eval_crop=None``.
+    Training: scale at random, crop at random, flip half of the images; pixels beyond an image that
+    is smaller than the crop are the mean colour and ignored. Validation and test, as in the
+    authors' code: the shorter side resized to ``eval_crop`` (masks to the nearest pixel), then the
+    centre; or whole images of their own size, one by one, with ``eval_crop=None``.
 
     Args:
         root: Folder ``VOC2012``, or one that holds ``VOCdevkit/VOC2012`` or ``VOC2012``.
         batch_size: Images per batch and process.
         crop_size: Size of the training crop.
         eval_crop: Size of the crop for validation and test; None: whole images, batches of one.
-        train_list: List to train on; ``train_aug`` takes ``SegmentationClassAug``.
+        train_list: List to train on; ``train_aug`` takes ``SegmentationClassAug``, and others do so
+            where there is no ``SegmentationClass``.
         num_workers: Processes that read images.
         seed: Seed of order and augmentation.
+        scales: Range of the random scale.
+        val_list: List to validate on.
+        cache: Keep decoded images in memory, in every process that reads them.
     """
 
     num_classes = 21
@@ -145,23 +165,30 @@ class VOCSegmentation(ImageDataModule):
         train_list: str = "train_aug",
         num_workers: int = 4,
         seed: int = 0,
+        scales: tuple[float, float] = (0.5, 2.0),
+        val_list: str = "val",
+        cache: bool = False,
     ) -> None:
         super().__init__(batch_size, num_workers, seed)
         check_positive("VOCSegmentation", crop_size=crop_size)
+        if not 0 < scales[0] <= scales[1]:
+            raise ValueError(f"VOCSegmentation: scales must be positive and rise, got {scales}.")
         self.root = root
         self.crop_size = self.image_size = crop_size
         self.eval_crop = eval_crop
-        self.train_list = train_list
+        self.train_list, self.val_list = train_list, val_list
+        self.scales, self.cache = scales, cache
 
     def setup(self, stage: str | None = None) -> None:
         if self.datasets:
             return
         folder = self._folder()
-        masks = "SegmentationClassAug" if self.train_list.endswith("aug") else "SegmentationClass"
-        norm = self.mean, self.std, self.seed
-        scales = (0.5, 2.0)
-        train = VOCDataset(folder, self.train_list, masks, self.crop_size, scales, *norm)
-        val = VOCDataset(folder, "val", "SegmentationClass", self.eval_crop, None, *norm)
+        own = "SegmentationClass"
+        own = own if (folder / own).is_dir() else "SegmentationClassAug"
+        masks = "SegmentationClassAug" if self.train_list.endswith("aug") else own
+        rest = self.mean, self.std, self.seed, self.cache
+        train = VOCDataset(folder, self.train_list, masks, self.crop_size, self.scales, *rest)
+        val = VOCDataset(folder, self.val_list, own, self.eval_crop, None, *rest)
         self.datasets = {"train": train, "val": val, "test": val}
 
     def _batch_size(self, split: str) -> int:

@@ -26,13 +26,13 @@ class _Same:
     training: bool
 
     def forward(self, x: Tensor, phase: Tensor | None = None, down: Stride | None = None) -> Tensor:
-        weights, border = (x, self.weight, self.bias), self.padding_mode
-        rest, exact = (self.dilation, self.groups), not self.training
+        conv = functional.Conv(self.weight, self.bias, self.dilation, self.groups)
+        mode, exact = self.padding_mode, not self.training
         if phase is None or down is None:
-            return functional.convolution(*weights, border, self.stride, *rest, exact=exact)
+            return functional.convolution(x, conv, self.stride, mode, exact=exact)
         strides = check_input("SameConv", x, down)
         check_phase("SameConv", phase, x, math.prod(strides))
-        return functional.conv_down(*weights, phase, strides, border, *rest, exact=exact)
+        return functional.conv_down(x, conv, phase, strides, mode, exact=exact)
 
 
 class SameConv1d(_Same, nn.Conv1d):

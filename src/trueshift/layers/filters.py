@@ -133,10 +133,8 @@ class AdaptiveBlur(nn.Module):
         return f"adapt{self.size}"
 
     def forward(self, x: Tensor) -> Tensor:
-        self._check(x)
-        return functional.adaptive_blur(
-            x, self.conv.weight, self.bn, self.groups, self.padding_mode, exact=self._exact
-        )
+        ddac, exact = self._checked(x)
+        return functional.adaptive_blur(x, ddac, self.padding_mode, exact=exact)
 
     def down(self, x: Tensor, phase: Phase, stride: tuple[int, ...]) -> Tensor:
         """Return the filtered map at the positions that ``phase`` keeps.
@@ -144,24 +142,13 @@ class AdaptiveBlur(nn.Module):
         While training, the batch norm still sees every position, as it does when the map is
         filtered whole.
         """
-        self._check(x)
-        return functional.adaptive_blur_down(
-            x,
-            self.conv.weight,
-            self.bn,
-            self.groups,
-            phase,
-            stride,
-            self.padding_mode,
-            exact=self._exact,
-        )
+        ddac, exact = self._checked(x)
+        return functional.adaptive_blur_down(x, ddac, phase, stride, self.padding_mode, exact=exact)
 
-    @property
-    def _exact(self) -> bool:
-        return not (self.training or self.bn.training)  # batch statistics need every position
-
-    def _check(self, x: Tensor) -> None:
+    def _checked(self, x: Tensor) -> tuple[functional.Adaptive, bool]:
         check_input("AdaptiveBlur", x, 2, dim=self.dim, channels=self.channels, divisible=False)
+        exact = not (self.training or self.bn.training)  # batch statistics need every position
+        return functional.Adaptive(self.conv.weight, self.bn, self.groups), exact
 
     def extra_repr(self) -> str:
         """Show the arguments."""

@@ -113,7 +113,8 @@ class Selector(nn.Module):
         if rule == "argmax":
             with torch.no_grad():
                 ties = x if tie_breaker is None else tie_breaker
-                phase = self.hard_phase(self.interior(x, strides), strides, ties)
+                scored = self.interior(x, strides) if self.margin else x
+                phase = self.hard_phase(scored, strides, ties)
         else:
             phase = self._soft_phase(self(x, strides), rule)
         chosen: Tensor = self.chosen(phase, x, tie_breaker, strides)

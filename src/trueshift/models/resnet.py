@@ -131,8 +131,8 @@ class ResNet(StagedClassifier):
     @property
     def required_multiple(self) -> int | tuple[int, ...]:
         """What every image size must be a multiple of."""
-        strides = (stage[0].stride for stage in self.stages)  # type: ignore[index]
-        return multiples(self.spec, math.prod(strides, start=4 if self.stem == "imagenet" else 1))
+        strides = [stage[0].stride for stage in self.stages]  # type: ignore[index]
+        return multiples(self.spec, math.prod([4 if self.stem == "imagenet" else 1, *strides]))
 
     def _features(self, x: Tensor) -> Iterator[Feature]:
         check_image("ResNet", x, self.in_channels, self.required_multiple)

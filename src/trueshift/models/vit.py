@@ -60,9 +60,9 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         n, t, width = x.shape
-        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv.unbind(0)  # (N, heads, T, d)
-        y = F.scaled_dot_product_attention(query, key, value, attn_mask=bias)
+        qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
         return self.proj(y.transpose(1, 2).reshape(n, t, width))
 
 

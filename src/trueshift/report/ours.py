@@ -42,10 +42,51 @@ VOC_SMALL = Table(
 )
 
 
+def _mobilenet(
+    label: str, network: str = "DeepLabV3Plus", *, up: str | None = None, **spec: str | None
+) -> Row:
+    key = {
+        "data": "vocsegmentation",
+        "network": f"segmentation_models_pytorch.{network}",
+        "antialias": None,
+        "padding_mode": "circular",
+        "select_from": "output",
+        **({} if up is None else {"up": up}),
+        **spec,
+    }
+    filters = {value: name for name, value in FILTERS.items()}
+    return Row(label, filters[key["antialias"]], network, key, None)
+
+
+_TRI3 = {"antialias": "tri3"}
+VOC_MOBILENET = Table(
+    None,
+    "PASCAL VOC at 300 pixels with a pretrained MobileNetV2 (recipes/voc/mobilenet_*.yaml)",
+    {
+        "miou": "mIoU",
+        "shifted_miou": "mIoU, shifted",
+        "circular_consistency": "mASCC",
+        "bitwise_equal": "Bitwise equal",
+        "shift_consistency": "mASSC",
+    },
+    (
+        _mobilenet("Baseline, zeros", method="stride", padding_mode="zeros"),
+        _mobilenet("Baseline", method="stride"),
+        _mobilenet("LPF", method="stride", **_TRI3),
+        _mobilenet("APS", method="aps", up="linear", **_TRI3),
+        _mobilenet("LPD only", method="lps", up="linear", **_TRI3),
+        _mobilenet("LPS", method="lps", up="polyphase", **_TRI3),
+        _mobilenet(
+            "LPS, select on input", method="lps", up="polyphase", select_from="input", **_TRI3
+        ),
+        _mobilenet("Baseline", "Unet", method="stride"),
+        _mobilenet("LPS", "Unet", method="lps", up="polyphase", **_TRI3),
+    ),
+)
+
+
 def _fast(row: Row) -> Row:
     key = {**row.key, "network": "resnet9", "select_from": "output"}
-    if key["method"] == "lps" and key["train_rule"] == "gumbel":
-        key["train_rule"] = "straight"  # see docs/results.md
     return Row(row.method, row.antialias, "ResNet-9", key, None, row.numbers)
 
 
@@ -123,4 +164,10 @@ FLOWS = Table(
     not_fractions=("valid_time", "spectrum_error"),
 )
 
-TABLES = {**PAPER_TABLES, "cifar10-fast": CIFAR10_FAST, "voc-small": VOC_SMALL, "flows": FLOWS}
+TABLES = {
+    **PAPER_TABLES,
+    "cifar10-fast": CIFAR10_FAST,
+    "voc-small": VOC_SMALL,
+    "voc-mobilenet": VOC_MOBILENET,
+    "flows": FLOWS,
+}

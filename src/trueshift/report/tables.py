@@ -123,7 +123,7 @@ def _tested(results: Mapping[str, Any]) -> dict[str, Any]:
     tested = results["row"]
     have = {**tested["spec"], "network": tested["network"]}
     have |= {"data": tested.get("data"), "setting": tested.get("setting")}
-    up = (tested.get("network_options") or {}).get("up")
+    up = ((tested.get("convert") or {}) | (tested.get("network_options") or {})).get("up")
     return {**have, "up": up or _usual_up(have["method"])}
 
 

@@ -68,13 +68,9 @@ class Emulator(NetworkModule):
         **options: Any,
     ) -> None:
         super().__init__(num_pairs=num_pairs, lr=lr, weight_decay=weight_decay, **options)
-        given: dict[str, Any] = {
-            "unroll": unroll,
-            "curriculum_epochs": curriculum_epochs,
-            "noise": noise,
-        }
-        given |= {"exact_steps": exact_steps, "grid_stride": grid_stride, "wraps": wraps}
-        self.save_hyperparameters(given)
+        training = {"unroll": unroll, "curriculum_epochs": curriculum_epochs, "noise": noise}
+        test = {"exact_steps": exact_steps, "grid_stride": grid_stride, "wraps": wraps}
+        self.save_hyperparameters({**training, **test})
         check_positive("Emulator", unroll=unroll, exact_steps=exact_steps)
         if noise < 0 or curriculum_epochs < 0:
             raise ValueError(
@@ -131,11 +127,8 @@ class Emulator(NetworkModule):
         self.log("val/valid_time", self.valid_time, prog_bar=True, on_epoch=True)
 
     def on_validation_epoch_end(self) -> None:
-        self.log("val/one_step_error", float(self.one_step.compute()), prog_bar=True)
-        curve = self.error.compute().view(-1)  # torchmetrics squeezes one step
+        curve = self._log_errors("val")
         self.log("val/rollout_error", curve[min(len(curve), 10) - 1])
-        for metric in (self.one_step, self.error):
-            metric.reset()
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> None:
         state, target = batch
@@ -153,13 +146,17 @@ class Emulator(NetworkModule):
         self.times.reset()  # validation has batches of its own
 
     def on_test_epoch_end(self) -> None:
-        self.log("test/one_step_error", float(self.one_step.compute()))
+        curve = self._log_errors("test")
+        for step in (step for step in SHOWN if step <= len(curve)):
+            self.log(f"test/error_{step}", curve[step - 1])
+
+    def _log_errors(self, stage: str) -> Tensor:
+        """Log the error of one step; return those of the roll-out, ``(T,)``, and begin again."""
+        self.log(f"{stage}/one_step_error", float(self.one_step.compute()), prog_bar=True)
         curve = self.error.compute().view(-1)  # torchmetrics squeezes one step
-        for step in SHOWN:
-            if step <= len(curve):
-                self.log(f"test/error_{step}", curve[step - 1])
         for metric in (self.one_step, self.error):
             metric.reset()
+        return curve
 
     def _one_step(self, state: Tensor, target: Tensor) -> None:
         """Compare one step from every true state with the next true state."""

@@ -21,6 +21,7 @@ from trueshift.layers.spec import Sampling
 from trueshift.training.calibration import calibrate
 from trueshift.training.callbacks import MovingAverage
 from trueshift.training.optim import RATE_RULES, Muon, RateRule, parameter_groups, rate_factor
+from trueshift.training.outside import Conversion, build_outside
 from trueshift.training.randomness import StepSeeds
 from trueshift.training.tau import (
     TAU_RULES,
@@ -36,13 +37,16 @@ NumPairs = int | Literal["all"]
 
 
 class NetworkModule(LightningModule):
-    """A network of :mod:`trueshift.models`, trained by SGD or Muon with the paper's schedules.
+    """A network, trained by SGD or Muon with the paper's schedules.
 
     Args:
-        network: A name in ``trueshift.models.BUILDERS``.
+        network: A name in ``trueshift.models.BUILDERS``, or the import path of a network of another
+            package, such as ``segmentation_models_pytorch.Unet``.
         spec: How the network samples.
         num_classes: Labels.
-        network_options: Further arguments of the builder, for instance ``stem`` or ``widths``.
+        network_options: Further arguments of the builder, for instance ``stem`` or ``widths``. That
+            of another package gets only these: name its number of classes too.
+        convert: How a network of another package is converted; ``None`` leaves it as it is.
         optimizer: ``"sgd"``, as in the paper, or ``"muon"``, which is quicker: see :class:`Muon`.
         lr: Highest learning rate.
         momentum: Momentum.
@@ -77,6 +81,7 @@ class NetworkModule(LightningModule):
         spec: Sampling,
         num_classes: int,
         network_options: dict[str, Any] | None = None,
+        convert: Conversion | None = None,
         optimizer: Literal["sgd", "muon"] = "sgd",
         lr: float = 0.1,
         momentum: float = 0.9,
@@ -97,15 +102,20 @@ class NetworkModule(LightningModule):
     ) -> None:
         super().__init__()
         known = (*models.BUILDERS, *self.outside)
-        check_choice(type(self).__name__, "network", network, known)
+        if "." not in network:
+            check_choice(type(self).__name__, "network", network, known)
         check_choice(type(self).__name__, "optimizer", optimizer, ("sgd", "muon"))
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
+        convert = Conversion(**convert) if isinstance(convert, Mapping) else convert
         schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
         arguments = {k: v for k, v in locals().items() if k not in ("self", "__class__", "known")}
         self.save_hyperparameters({name: _plain(value) for name, value in arguments.items()})
         self.spec, self.schedule, self.tau_schedule = spec, schedule, tau
-        builder = self.outside.get(network) or getattr(models, network)
-        self.network = _build(builder, spec, num_classes, network_options or {})
+        if "." in network:
+            self.network = build_outside(network, spec, network_options or {}, convert)
+        else:
+            builder = self.outside.get(network) or getattr(models, network)
+            self.network = _build(builder, spec, num_classes, network_options or {})
         if channels_last:
             self.network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if compile:

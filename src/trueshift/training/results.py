@@ -103,6 +103,7 @@ def describe(module: NetworkModule, trainer: Trainer) -> dict[str, Any]:
         "setting": getattr(data, "setting", None),
         "network": module.hparams["network"],
         "network_options": module.hparams["network_options"] or {},
+        "convert": module.hparams["convert"],
         "num_classes": module.hparams["num_classes"],
         "spec": dataclasses.asdict(module.spec),
         "num_pairs": module.hparams["num_pairs"],

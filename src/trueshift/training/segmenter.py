@@ -18,6 +18,7 @@ from trueshift.metrics import MaskCircularConsistency, MaskShiftConsistency
 from trueshift.models.anysize import extend, predict_mask
 from trueshift.shifts import circular_shift
 from trueshift.training.module import NetworkModule, NumPairs
+from trueshift.training.outside import PACKAGED, packaged_weights
 from trueshift.training.randomness import step_seed
 from trueshift.training.timing import BatchTimes
 
@@ -36,11 +37,13 @@ class Segmenter(NetworkModule):
     are then shifts of the extended image.
 
     Args:
-        backbone: A checkpoint of a :class:`Classifier`, or a file of ``trueshift.save``, whose
-            network the training starts from, with its tau.
+        backbone: What the backbone starts from (in networks of other packages the part called
+            ``encoder``): a checkpoint of a :class:`Classifier`, a file of ``trueshift.save``, with
+            its tau, or ``"mobilenet_v2"``: torchvision's ImageNet weights, from a package.
         backbone_lr: Learning rate of the backbone, as a share of ``lr``; 0.1 in the authors' code.
         backbone_momentum: Momentum of the statistics of the backbone's batch norms; 0.01 in the
-            authors' code. ``None`` keeps torch's 0.1.
+            authors' code. ``None`` keeps torch's 0.1; 0 freezes them: they normalise while training
+            too.
         num_pairs: Pairs of shifts per image that consistency compares, or ``"all"``; 5 in the
             paper.
         **options: Other arguments of :class:`NetworkModule`.
@@ -59,9 +62,9 @@ class Segmenter(NetworkModule):
         super().__init__(num_pairs=num_pairs, **options)
         given = {"backbone": backbone, "backbone_lr": backbone_lr}
         self.save_hyperparameters({**given, "backbone_momentum": backbone_momentum})
-        if (backbone_lr, backbone_momentum) != (1.0, None) and not self._backbone():
+        if (backbone, backbone_lr, backbone_momentum) != (None, 1.0, None) and not self._backbone():
             raise ValueError(
-                f"Segmenter: {options['network']} has no backbone, so backbone_lr and"
+                f"Segmenter: {options['network']} has no backbone, so backbone, backbone_lr and"
                 " backbone_momentum have nothing to act on. Leave them out."
             )
         for module in self._backbone():
@@ -72,11 +75,20 @@ class Segmenter(NetworkModule):
         self.shift_consistency = self.build_consistency(MaskShiftConsistency)
         self.bitwise_equal = MeanMetric()
         self.times = BatchTimes()
+        self.train()  # Lightning keeps the modes that it finds
 
     def setup(self, stage: str) -> None:
         fresh = stage == TrainerFn.FITTING and self.trainer.ckpt_path is None
         if fresh and self.hparams["backbone"] is not None:
-            load_backbone(self.network.backbone, self.hparams["backbone"])  # type: ignore[arg-type]
+            load_backbone(self._backbone()[0], self.hparams["backbone"])
+
+    def train(self, mode: bool = True) -> Segmenter:
+        """Set the mode; frozen statistics stay in eval mode."""
+        super().train(mode)
+        for module in self._backbone() if self.hparams["backbone_momentum"] == 0 else ():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        return self
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Split every group in two where the backbone has a learning rate of its own."""
@@ -94,7 +106,8 @@ class Segmenter(NetworkModule):
 
     def _backbone(self) -> list[nn.Module]:
         """Return the modules of the backbone, itself first; none if the network has none."""
-        backbone: nn.Module | None = getattr(self.network, "backbone", None)
+        ours = "." not in self.hparams["network"]
+        backbone = getattr(self.network, "backbone" if ours else "encoder", None)
         return [] if backbone is None else list(backbone.modules())
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
@@ -178,9 +191,10 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
 
     Args:
         backbone: The network to load into, changed in place.
-        path: A checkpoint of :class:`Classifier`, or a ``.safetensors`` of ``trueshift.save``.
+        path: A checkpoint of :class:`Classifier`, a ``.safetensors`` of ``trueshift.save``, or a
+            name in :data:`PACKAGED`.
     """
-    path = Path(path)
+    path = packaged_weights(str(path)) if path in PACKAGED else Path(path)
     if not path.is_file():
         raise FileNotFoundError(
             f"Segmenter: no backbone at {path}. Train one with `trueshift fit` on an ImageNet"
@@ -188,6 +202,8 @@ def load_backbone(backbone: nn.Module, path: str | os.PathLike[str]) -> None:
         )
     if path.suffix == ".safetensors":
         state = models.load(path).state_dict()
+    elif path.suffix == ".pth":
+        state = torch.load(path, map_location="cpu", weights_only=True)
     else:
         saved = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
         prefix = "network."

@@ -204,11 +204,15 @@ class SelectionLog(Callback):
             return
         for name, module in pl_module.named_modules():
             if isinstance(module, ConvSelector):
-                note = functools.partial(self._note, name.removesuffix(".selector"))
+                note = functools.partial(self._note, pl_module, name.removesuffix(".selector"))
                 self._hooks.append(module.register_forward_hook(note))
 
-    def _note(self, name: str, module: nn.Module, _: object, logits: Tensor) -> None:
-        self._agreement[name] = expected_agreement(logits.detach())
+    def _note(
+        self, pl_module: LightningModule, name: str, module: nn.Module, _: object, logits: Tensor
+    ) -> None:
+        gathered: Any = pl_module.all_gather(logits.detach())  # of all processes
+        logits = gathered.reshape(-1, logits.shape[1])
+        self._agreement[name] = expected_agreement(logits)
         self._entropy.append(entropy_of_choices(logits.argmax(1)))
         self._at_chance.pop(name, None)
         if at_chance(self._agreement[name], logits.shape[1]):

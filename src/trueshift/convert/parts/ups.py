@@ -150,6 +150,18 @@ class Reduce(nn.Module):
         return f"{self.kind}, dims={self.dims}, keepdim={self.keepdim}"
 
 
+class Repeat(nn.Module):
+    """Repeat one value over a map: any interpolation of it, without the rounding of weights.
+
+    Shape:
+        ``(B, C, 1, ...)``, nothing, and the size as one argument or one per axis, to
+        ``(B, C, *size)``.
+    """
+
+    def forward(self, x: Tensor, _: None, *size: Any) -> Tensor:
+        return F.interpolate(x, size=size[0] if len(size) == 1 else size)
+
+
 class Roll(nn.Module):
     """Shift a map: what padding, or a crop, comes to on a circle.
 

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from trueshift.convert.parts.phases import cut, fit
 from trueshift.exact import convolve
-from trueshift.functional import MAX_POOLS, keep_phase, max_filter
+from trueshift.functional import MAX_POOLS, Conv, conv_down, convolution, keep_phase, max_filter
 from trueshift.layers.resample import PolyphaseDown
 from trueshift.optimize import fold_into
 from trueshift.windows import Slices, Widths, pad, phase_window
@@ -222,6 +222,18 @@ class Convolution(Window):
         weight, bias = tensors
         exact = not self.training
         return convolve(window, weight, bias, stride, 0, self.dilation, self.groups, exact=exact)
+
+    def _at(
+        self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]
+    ) -> Tensor:
+        centred = all(left == reach // 2 for left, reach in zip(self.left, self.reach, strict=True))
+        if any(self.kept) or not centred:
+            return super()._at(x, phase, stride, tensors)
+        (weight, bias), exact = tensors, not self.training
+        conv = Conv(weight, bias, self.dilation, self.groups)
+        if isinstance(phase, int):
+            return convolution(x, conv, stride, "circular", exact=exact)
+        return conv_down(x, conv, phase, stride, "circular", exact=exact)
 
     def _with_own_padding(
         self, x: Tensor, phase: int | Tensor, stride: tuple[int, ...], tensors: tuple[Any, ...]

@@ -66,7 +66,15 @@ class Equation(ABC):
         return field / field.square().mean().sqrt()
 
 
-class KuramotoSivashinsky(Equation):
+class SelfAdvection(Equation):
+    """A field on a line that carries itself along: ``-u u_x`` is its nonlinear part."""
+
+    def nonlinear(self, v: Tensor) -> Tensor:
+        square = self.to_modes(self.to_values(v).square())
+        return -0.5j * self.k[0] * square * self.unaliased
+
+
+class KuramotoSivashinsky(SelfAdvection):
     """``u_t = -u u_x - u_xx - u_xxxx``: flame fronts; chaotic, a Lyapunov time is about 11."""
 
     def __init__(self, length: float = 60.0, points: int = 128, dt: float = 0.125) -> None:
@@ -75,15 +83,11 @@ class KuramotoSivashinsky(Equation):
     def linear(self) -> Tensor:
         return self.squares - self.squares**2
 
-    def nonlinear(self, v: Tensor) -> Tensor:
-        square = self.to_modes(self.to_values(v).square())
-        return -0.5j * self.k[0] * square * self.unaliased
-
     def initial(self, source: Generator) -> Tensor:
         return self.random_field(source, 0.1, 1.0)
 
 
-class Burgers(Equation):
+class Burgers(SelfAdvection):
     """``u_t = -u u_x + viscosity u_xx``: waves that steepen to shocks, meet and decay."""
 
     def __init__(self, viscosity: float = 0.05, points: int = 128, dt: float = 0.01) -> None:
@@ -92,10 +96,6 @@ class Burgers(Equation):
 
     def linear(self) -> Tensor:
         return -self.viscosity * self.squares
-
-    def nonlinear(self, v: Tensor) -> Tensor:
-        square = self.to_modes(self.to_values(v).square())
-        return -0.5j * self.k[0] * square * self.unaliased
 
     def initial(self, source: Generator) -> Tensor:
         return self.random_field(source, 1.0, 4.0)
@@ -127,7 +127,7 @@ class NavierStokes(Equation):
         points: int = 64,
         dt: float = 0.04,
     ) -> None:
-        super().__init__([points] * 2, [2 * math.pi] * 2, dt, interval=5, warm_up=warm_up)
+        super().__init__([points] * 2, [2 * math.pi] * 2, dt, interval=2, warm_up=warm_up)
         self.viscosity, self.drag, self.growth, self.band = viscosity, drag, growth, band
 
     def linear(self) -> Tensor:
@@ -174,7 +174,7 @@ class Channel(Equation):
     ) -> None:
         across, along = points
         doubled = (2 * lengths[0], lengths[1])
-        super().__init__((2 * across, along), doubled, dt, interval=4, warm_up=0)
+        super().__init__((2 * across, along), doubled, dt, interval=4, warm_up=25)
         self.shape, self.periodic = points, (False, True)
         self.diffusion = diffusion
         place = (torch.arange(across, dtype=torch.float64)[:, None] + 0.5) / across

@@ -14,7 +14,7 @@ from trueshift.convert.grids.rules.maps import layout, new_data, on_map, origina
 from trueshift.convert.grids.rules.strides import window
 from trueshift.convert.grids.values import CONSTANT, Frame, Value
 from trueshift.convert.parts.part import Part, part
-from trueshift.convert.parts.ups import Grow, Transposed
+from trueshift.convert.parts.ups import Grow, Repeat, Transposed
 from trueshift.convert.parts.windows import Shrink
 from trueshift.convert.trace.calls import Call
 
@@ -35,6 +35,8 @@ def interpolate(a: Analysis, call: Call) -> Any:
         options["align_corners"] = True
     kinds = value.kinds[2:]
     if not value.has_space:
+        if set(sizes) == {1}:
+            a.actions[call.node] = Action("replace", part(Repeat), _size(call, wanted))
         result: Tensor = a.execute(call)
         new = [
             CONSTANT if (kind is CONSTANT or before == 1) and after > 1 else kind
@@ -76,6 +78,14 @@ def _wanted_sizes(call: Call, sizes: Sequence[int]) -> list[int]:
     if len(factors) == 1:
         factors = factors * dim
     return [int(n * f) for n, f in zip(sizes, factors, strict=True)]
+
+
+def _size(call: Call, wanted: Sequence[int]) -> tuple[Any, ...]:
+    """Return the size that a call asks for, as one node or one number or node per axis."""
+    size = call.raw.get("size")
+    if size is None:
+        return tuple(wanted)
+    return tuple(size) if isinstance(size, list | tuple) else (size,)
 
 
 def _up(
