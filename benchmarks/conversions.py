@@ -35,6 +35,8 @@ NETWORKS = (
     "torchvision.regnet_y_400mf",
     "torchvision.shufflenet_v2_x1_0",
     "torchvision.squeezenet1_1",
+    "torchvision.swin_t",
+    "torchvision.vit_b_16",
     "timm.mobilenetv4_hybrid_medium",
     "timm.hrnet_w18_small",
     "timm.ghostnet_100",
@@ -73,7 +75,8 @@ def measure(name: str, batch: int, size: int, repeats: int) -> dict[str, dict[st
     """Return milliseconds of the original and the converted network, by layout."""
     torch.manual_seed(0)
     model, images = build(name), torch.randn(batch, 3, size, size)
-    new = ts.convert(model, ts.Sampling("aps", select_from="input"), images[:1], verify=False)
+    spec = ts.Sampling("aps", select_from="input")
+    new = ts.convert(model, spec, images[:1], positions="canonical", verify=False)
     times = {}
     for layout, memory_format in LAYOUTS.items():
         x = images.contiguous(memory_format=memory_format)

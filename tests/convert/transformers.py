@@ -56,7 +56,7 @@ LIST = {
     "pvt_v2_b0": _timm("pvt_v2_b0", 64),
     "mvitv2_tiny": _timm("mvitv2_tiny", 224, True),
     "xcit_nano_12_p8": _timm("xcit_nano_12_p8_224", 64, True),
-    "coat_tiny": _timm("coat_tiny", 64),
+    "coat_tiny": _timm("coat_tiny", 64, img_size=64),
     "levit_128s": _timm("levit_128s", 256, img_size=256),
     "poolformer_s12": _timm("poolformer_s12", 64),
     "mobilevit_xxs": _timm("mobilevit_xxs", 64),
