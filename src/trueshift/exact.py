@@ -92,6 +92,27 @@ def convolve(
     return conv(twice, weight, bias, stride, padding, dilation, groups)[:1]
 
 
+def group_norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> Tensor:
+    """Group norm of ``(B, C, *spatial)``; each channel a group: instance norm."""
+    parts = x.unflatten(1, (groups, -1))
+    axes = tuple(range(2, parts.ndim))
+    mean = order_free_mean(parts, axes)
+    spread = order_free_mean((parts - mean.view(*mean.shape, *[1] * len(axes))).square(), axes)
+    scale = (spread + eps).rsqrt()[..., None].expand(parts.shape[:3])
+    shift = -mean[..., None] * scale
+    if weight is not None:
+        own = weight.view(groups, -1)
+        scale, shift = scale * own, shift * own
+    if bias is not None:
+        shift = shift + bias.view(groups, -1)
+    shape = (*x.shape[:2], *[1] * (x.ndim - 2))
+    wide = x if x.dtype == torch.float64 else x.float()
+    scaled = wide * scale.reshape(shape).to(wide.dtype)
+    return (scaled + shift.reshape(shape).to(wide.dtype)).to(x.dtype)
+
+
 def channel_sum(x: Tensor) -> Tensor:
     """Sum ``(B, C, *spatial)`` over channels to ``(B, 1, *spatial)``, by adding halves."""
     while x.shape[1] > 1:

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trueshift.exact import elementwise
+from trueshift.layers.norms import NORMS
 
 
 class _Exact(nn.Module):
@@ -74,8 +75,8 @@ class Elementwise(_Exact, _Function):
 
 
 def make_exact(model: nn.Module) -> None:
-    """Replace the activations of a model by those that round every pixel alike; settings stay."""
+    """Replace activations and norms over space by those that round alike; settings stay."""
     for module in model.modules():
-        exact = EXACT.get(type(module))
+        exact = EXACT.get(type(module)) or NORMS.get(type(module))
         if exact is not None:
             module.__class__ = exact
