@@ -18,7 +18,7 @@ from trueshift.models.saving import load, save
 from trueshift.models.summary import summary
 from trueshift.optimize import optimize
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from trueshift import data, metrics

@@ -15,7 +15,7 @@ from trueshift._dispatch import readable
 PADDING_MODES = ("circular", "zeros", "reflect", "replicate")
 AXES = (1, 2, 3)  # numbers of spatial axes
 _USUAL_STRIDES = {axes: tuple((step,) * axes for step in (2, 3, 4)) for axes in AXES}
-_LISTED = 40  # names that one error lists beside a suggestion
+_LISTED = 40  # names that one error lists next to a suggestion
 
 Stride = int | Sequence[int]
 Mode = str | tuple[str, ...]  # of all axes, or one per axis

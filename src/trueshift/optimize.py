@@ -188,8 +188,8 @@ def _check_outputs(
             off, largest = _off(a, b)
             raise RuntimeError(
                 f"optimize: outputs differ by {off:.3g}, where the largest is {largest:.3g}. Either"
-                " the network reads the output of a convolution that a batch norm follows elsewhere"
-                " too: leave it as it is. Or phases are tied on this example, as on constant or"
+                " the network also uses the output of a convolution before its batch norm: then it"
+                " cannot be optimized. Or phases are tied on this example, as on constant or"
                 " periodic images, and rounding decides: pass an example of real pictures."
             )
 

@@ -19,7 +19,7 @@ from trueshift._dispatch import traced
 
 
 def circular_shift(x: Tensor, *offsets: int) -> Tensor:
-    """Move the content of ``x`` by one offset per spatial axis; what leaves re-enters opposite.
+    """Move the content of ``x`` by one offset per spatial axis, around the borders.
 
     Args:
         x: Tensor whose last ``len(offsets)`` axes are spatial.

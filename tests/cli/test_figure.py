@@ -44,7 +44,7 @@ def test_segmentation_of_two_networks(tmp_path, photos, capsys):
     assert main([*words, "--kind", "standard", "--shift", "1", "-2", "--names", "A", "B"]) == 0
     assert "A: " in capsys.readouterr().out
     assert main(["figure", "segmentation", a, a, "--out", str(out)]) == 2
-    assert "Tell them apart: --names A B" in capsys.readouterr().err
+    assert "Name them: --names A B" in capsys.readouterr().err
 
 
 def test_components_and_filters(tmp_path, photos, capsys):

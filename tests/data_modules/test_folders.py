@@ -87,7 +87,7 @@ def test_shift_consistency_gets_the_whole_image(root):
 
 
 def test_missing_and_damaged_data_is_named(root, tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"looked for the folder train in .* Place the"):
+    with pytest.raises(FileNotFoundError, match=r"there is no folder train in .* Place the"):
         make(tmp_path / "none")
     with pytest.raises(FileNotFoundError, match=r"ImageNet: looked for .* image-net.org"):
         ImageNet(str(tmp_path / "none")).setup()

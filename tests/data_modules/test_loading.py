@@ -105,7 +105,7 @@ def test_lightning_tells_the_sampler_the_epoch(data, tmp_path):
 
 
 def test_a_loader_before_setup_is_refused():
-    with pytest.raises(ValueError, match=r"Shapes: the test data is not there yet. Call setup"):
+    with pytest.raises(ValueError, match=r"Shapes: the test data is not loaded yet. Call setup"):
         Shapes().test_dataloader()
 
 

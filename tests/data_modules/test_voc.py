@@ -74,7 +74,7 @@ def test_the_folder_is_found(root, below):
 def test_missing_files_are_named(root, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"looked for ImageSets/Segmentation in .* Get VOC"):
         make(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"looked for .*train\.txt, not there"):
+    with pytest.raises(FileNotFoundError, match=r"no file .*train\.txt"):
         make(root, train_list="train")
     (root / "VOCdevkit" / "VOC2012" / "SegmentationClassAug" / "a.png").unlink()
     with pytest.raises(FileNotFoundError, match=r"lists 2 images; 1 of their .*a\.png"):

@@ -159,9 +159,9 @@ def test_archives_of_a_folder_are_checked(tmp_path, served):
     assert fetch_voc(root, source=host) == {"train_aug": 3, "val": 1}
     assert not (root / "voc.tar").exists()
     (host / "sbd.tgz").write_bytes(b"broken")
-    with pytest.raises(ValueError, match=r"sbd\.tgz is damaged, or another file: its md5 is not"):
+    with pytest.raises(ValueError, match=r"sbd\.tgz is damaged, or not the right file: its md5"):
         fetch_voc(tmp_path / "other", source=host)
-    with pytest.raises(FileNotFoundError, match=r"looked for voc\.tar in .* Or place the files by"):
+    with pytest.raises(FileNotFoundError, match=r"no voc\.tar in .* Or place the files by"):
         fetch_voc(tmp_path / "other", source=tmp_path, force=True)
 
 

@@ -135,7 +135,7 @@ def test_errors_name_the_rule(options, message):
 
 
 def test_too_few_next_states_are_an_error():
-    with pytest.raises(ValueError, match="unroll=4 needs as many states after the first, got 3"):
+    with pytest.raises(ValueError, match="unroll=4 needs that many states after the first, got 3"):
         loss_of(emulator(unroll=4))
 
 

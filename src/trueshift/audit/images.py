@@ -28,7 +28,8 @@ class ImageSource:
         if isinstance(images, Tensor) and images.ndim != 4:
             raise ValueError(
                 f"audit: images must have shape (N, C, H, W), got {tuple(images.shape)}."
-                " Networks for signals and volumes are not audited; one image needs images[None]."
+                " Networks for signals and volumes are not audited. For one image, pass"
+                " images[None]."
             )
         if len(images) == 0:
             raise ValueError("audit: got no images. Pass at least one.")
@@ -83,7 +84,7 @@ class FolderImages:
             takes the images as they are; they must then have one size.
         mean: Mean per channel, of values in [0, 1]; one value makes grey images.
         std: Standard deviation per channel.
-        num_images: At most so many, spread evenly over all; None takes all.
+        num_images: At most this many, spread evenly over all; None takes all.
         labels: Items are (image, label), the label being the name of the image's first sub-folder
             if all of these are numbers, else its place in the order of names.
     """

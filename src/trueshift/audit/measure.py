@@ -47,15 +47,15 @@ def audit(
 
     Args:
         model: A classifier ``(B, C, H, W) -> (B, classes)`` or a segmenter ``-> (B, classes, H,
-            W)``. Of a single class the logit's sign is the label.
+            W)``. With a single class, the sign of the logit is the label.
         images: ``(N, C, H, W)``, floating and normalised as in training; or a sequence of
             ``(C, H, W)`` or ``(image, label)`` of one size, read when needed.
         labels: ``(N,)``, or masks ``(N, H, W)`` where 255 does not count; for the accuracy.
         shifts: ``"all"``, a number to draw at random, or a list of (dy, dx). By default all
             circular ones; of standard ones the eight within a pixel and those by exactly 1, 2, 4,
             8, 16 and 32 pixels along both axes, as far as images have room.
-        kind: ``"circular"``: what leaves re-enters opposite; ``"standard"``: the network sees a
-            window of the image that moves; or ``"both"``.
+        kind: ``"circular"``: what leaves on one side comes back on the other; ``"standard"``: the
+            network sees a window of the image that moves; or ``"both"``.
         output: Key or index of the logits in a dict or tuple; dots go deeper: ``"out.0"``.
         batch_size: Images per call of the network.
         progress: Called with the number of shifted images seen so far and to see in all.

@@ -39,41 +39,53 @@ WRAPS = {"both": (True, True), "horizontal": (False, True), "vertical": (True, F
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Shift images, and see how often and how much a network changes its mind, which of its"
-        " modules breaks first, and whether it passes: the exit code is 1 if the consistency is"
-        " below --fail-under."
+        "Shift images and measure how often and how much a network changes its answer, and which"
+        " of its layers is the first to depend on the shift. The exit code is 1 if the consistency"
+        " is below --fail-under."
     )
     add = parser.add_argument
     add("network", metavar="NETWORK", help=NETWORK_HELP)
     add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
-    add("--output", metavar="KEY", help="which part of a dict or tuple holds the logits: out, 0")
+    add(
+        "--output",
+        metavar="KEY",
+        help="key or index of the logits if the network returns a dict or a tuple",
+    )
     add("--against", metavar="NETWORK", help="a second network to compare with, on the same images")
-    add("--against-weights", type=Path, metavar="FILE", help="its state dict")
+    add("--against-weights", type=Path, metavar="FILE", help="state dict of the second network")
     add_conversion(parser, "compare with the same network after trueshift.convert")
     data = parser.add_argument_group("images")
-    add_images(data, f"all; {BUILT_IN_IMAGES} built-in", None, "the network's, or as is")
+    add_images(
+        data, f"all, or {BUILT_IN_IMAGES} built-in ones", None, "the network's, or no change"
+    )
     data.add_argument(
         "--labels",
         action="store_true",
-        help="measure accuracy too: labels are the sub-folders of DIR, by number if their names are"
-        " numbers, else in order of their names; or those of the built-in pictures",
+        help="also measure accuracy. Labels are the sub-folders of DIR: their names if these are"
+        " numbers, else their place in the alphabet. The built-in pictures have labels"
+        " of their own",
     )
     shifts = parser.add_argument_group("shifts")
     add = shifts.add_argument
     add(
         "--shifts",
         metavar="N|all",
-        help="how many shifts, or all (256; of standard ones 1, 2, 4, 8, 16 and 32 px along both"
-        " axes, and all neighbours)",
+        help="how many random shifts, or all (default: 256 circular ones; standard ones by 1, 2,"
+        " 4, 8, 16 and 32 px along both axes, and by one pixel in all directions)",
     )
     add(
         "--kind",
         choices=KINDS,
         default="circular",
         help="standard: a frame moves over a photo, as a camera does; circular: what leaves"
-        " re-enters opposite; or both",
+        " on one side comes back on the other",
     )
-    add("--window", type=int, metavar="PX", help="the frame of standard shifts (3/4 of an image)")
+    add(
+        "--window",
+        type=int,
+        metavar="PX",
+        help="size of the frame of standard shifts (default: 3/4 of an image)",
+    )
     add(
         "--anchor",
         type=int,
@@ -81,21 +93,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare the centre of every frame with a window that the content chooses"
         " (trueshift.anchor), for --kind standard",
     )
-    add("--anchors", type=int, default=1, metavar="K", help="average so many of its windows (1)")
+    add("--anchors", type=int, default=1, metavar="K", help="windows to average over (default: 1)")
     add(
         "--wraps",
         choices=WRAPS,
-        help="along which axes circular shifts go (those that the network names, else both)",
+        help="axes of circular shifts (default: those that wrap in the network, else both)",
     )
-    add("--seed", type=int, default=0, help="seed of random shifts (0)")
+    add("--seed", type=int, default=0, help="seed of random shifts (default: 0)")
     out = parser.add_argument_group("results")
     add = out.add_argument
-    add("--html", type=Path, metavar="FILE", help="write the report, one file to open in a browser")
-    add("--json", type=Path, metavar="FILE", help="write all numbers")
-    add("--fail-under", type=float, metavar="X", help="exit code 1 if the consistency is below X")
-    add("--no-layers", action="store_true", help="do not look inside the network")
-    add("--batch-size", type=int, default=64, help="images per call (64)")
-    add("--device", default="cpu", help="where to run: cpu, cuda, ... (cpu)")
+    add("--html", type=Path, metavar="FILE", help="write a report to open in a browser")
+    add("--json", type=Path, metavar="FILE", help="write all numbers to FILE")
+    add(
+        "--fail-under",
+        type=float,
+        metavar="X",
+        help="exit with code 1 if the consistency is below X (0 to 1)",
+    )
+    add(
+        "--no-layers",
+        action="store_true",
+        help="skip the measurement of every layer, which takes time",
+    )
+    add("--batch-size", type=int, default=64, metavar="N", help="images per call (default: 64)")
+    add("--device", default="cpu", help="cpu, cuda, ... (default: cpu)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -142,12 +163,12 @@ class _Data(NamedTuple):
 
 def _check(args: argparse.Namespace) -> None:
     if args.fail_under is not None and not 0 <= args.fail_under <= 1:
-        raise ValueError(f"--fail-under must be a fraction in 0..1, got {args.fail_under}.")
+        raise ValueError(f"--fail-under must be a fraction from 0 to 1, got {args.fail_under}.")
     check_conversion(args)
     args.wraps = args.wraps or CYLINDERS.get(args.padding)  # for both networks
     if sum(map(bool, (args.convert, args.against, args.anchor))) > 1:
         raise ValueError(
-            "--convert, --against and --anchor each name the second network: pass one."
+            "--convert, --against and --anchor each name a second network. Pass only one of them."
         )
     if args.anchor and args.kind != "standard":
         raise ValueError("--anchor is for frames that move: pass --kind standard.")

@@ -22,9 +22,12 @@ QUICK_BATCH, QUICK_SIZE = 2, 64
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
-    params = what.add_parser("params", help="parameters of ResNet-101, as in the paper's table 4")
-    params.add_argument("--format", choices=FORMATS, default="markdown", help="(markdown)")
-    text = "time, memory and FLOPs of whole networks, of plain ones and of other packages"
+    text = "count the parameters of ResNet-101, as in the paper's table 4"
+    params = what.add_parser("params", help=text, description=text)
+    params.add_argument(
+        "--format", choices=FORMATS, default="markdown", help="output format (default: markdown)"
+    )
+    text = "measure time, memory and FLOPs of our networks and of those of other packages"
     _configure_models(what.add_parser("models", help=text, description=text))
 
 
@@ -37,16 +40,37 @@ def _configure_models(parser: argparse.ArgumentParser) -> None:
     ):
         known, text = list(names), f"{text} (all): {', '.join(names)}"
         add(option, nargs="+", choices=known, default=known, metavar="NAME", help=text)
-    add("--repeats", type=int, metavar="N", help="timed runs of every row (7; 1 with --quick)")
-    add("--layout", choices=[*LAYOUTS, "both"], default="nchw", help="memory layout (nchw)")
-    add("--dtype", choices=list(DTYPES), default="float32", help="bfloat16: by autocast (float32)")
-    add("--batch", type=int, metavar="B", help="images per call (the network's own)")
-    add("--size", type=int, metavar="PX", help="size of images (the network's own)")
-    add("--hidden", choices=HIDDEN, help="width of learned selectors (the network's own)")
-    quick = f"only see that all runs: {QUICK_BATCH} images, at most {QUICK_SIZE} px, one run"
+    add(
+        "--repeats",
+        type=int,
+        metavar="N",
+        help="timed runs of every row (default: 7, or 1 with --quick)",
+    )
+    add(
+        "--layout", choices=[*LAYOUTS, "both"], default="nchw", help="memory format (default: nchw)"
+    )
+    add(
+        "--dtype",
+        choices=list(DTYPES),
+        default="float32",
+        help="bfloat16 runs by autocast (default: float32)",
+    )
+    add("--batch", type=int, metavar="B", help="images per call (default: depends on the network)")
+    add("--size", type=int, metavar="PX", help="size of images (default: depends on the network)")
+    add(
+        "--hidden",
+        choices=HIDDEN,
+        help="width of learned selectors (default: depends on the network)",
+    )
+    quick = f"only check that all rows run: {QUICK_BATCH} images, at most {QUICK_SIZE} px, once"
     add("--quick", action="store_true", help=quick)
-    add("--json", type=Path, metavar="FILE", help="write all numbers, after every network")
-    add("--format", choices=speed.FORMATS, default="markdown", help="of the output (markdown)")
+    add("--json", type=Path, metavar="FILE", help="write all numbers to FILE, after every network")
+    add(
+        "--format",
+        choices=speed.FORMATS,
+        default="markdown",
+        help="output format (default: markdown)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

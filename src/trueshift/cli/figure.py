@@ -28,22 +28,32 @@ FILES = ".ckpt of a run, or .safetensors of trueshift.save"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     kinds = parser.add_subparsers(title="figures", metavar="FIGURE", required=True)
-    two = _add(kinds, "segmentation", "masks of two networks, of images and of shifted images")
+    two = _add(kinds, "segmentation", "masks of two networks, for images and for shifted images")
     two.add_argument("first", metavar="CKPT_A", help=FILES)
     two.add_argument("second", metavar="CKPT_B", help="the network to compare it with")
     two.add_argument("--names", nargs=2, metavar=("A", "B"), help="what to call the networks")
     shift: Any = {"nargs": 2, "type": int, "default": (3, 5), "metavar": ("DY", "DX")}
-    two.add_argument("--shift", help="shift (3 5)", **shift)
-    two.add_argument("--kind", choices=KINDS, default=KINDS[0], help="(circular)")
+    two.add_argument("--shift", help="pixels down and to the right (default: 3 5)", **shift)
+    two.add_argument(
+        "--kind", choices=KINDS, default=KINDS[0], help="kind of shift (default: circular)"
+    )
     add_images(two, "4", 4, "as they are")
-    one = _add(kinds, "components", "components at a layer: blue the kept one, red the largest")
+    one = _add(
+        kinds,
+        "components",
+        "components at a layer: the kept one in blue, the one of the largest norm in red",
+    )
     one.add_argument("first", metavar="CKPT", help=FILES)
-    one.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
+    one.add_argument(
+        "--layer", metavar="NAME", help="name of the down-sampling layer (default: the last one)"
+    )
     add_images(one, "4", 4, "as they are")
     taps = _add(kinds, "filters", "first filters of a learned selector")
     taps.add_argument("first", metavar="CKPT", help=FILES)
-    taps.add_argument("--layer", metavar="NAME", help="which down-sampling (the last one)")
-    taps.add_argument("--channel", type=int, help="input channel to show (mean over all)")
+    taps.add_argument(
+        "--layer", metavar="NAME", help="name of the down-sampling layer (default: the last one)"
+    )
+    taps.add_argument("--channel", type=int, help="input channel to show (default: mean over all)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,7 +67,11 @@ def _add(kinds: Any, name: str, text: str) -> Any:
     parser = kinds.add_parser(name, help=text, description=text)
     parser.set_defaults(figure=name)
     parser.add_argument(
-        "--out", type=Path, default=Path(f"{name}.png"), metavar="FILE", help=f"({name}.png)"
+        "--out",
+        type=Path,
+        default=Path(f"{name}.png"),
+        metavar="FILE",
+        help=f"picture to write (default: {name}.png)",
     )
     return parser
 
@@ -73,7 +87,7 @@ def _segmentation(args: argparse.Namespace) -> Path:
     networks = [_load(name) for name in (args.first, args.second)]
     names = args.names or _names(args.first, args.second)
     if names[0] == names[1]:
-        raise ValueError(f"both networks are called {names[0]!r}. Tell them apart: --names A B.")
+        raise ValueError(f"both networks are called {names[0]!r}. Name them: --names A B.")
     images, shift = _images(args), (args.shift[0], args.shift[1])
     multiple = common_multiple(*(one.model for one in networks))
     masks = {
@@ -118,7 +132,7 @@ _DRAW = {"segmentation": _segmentation, "components": _components, "filters": _f
 
 def _load(name: str) -> Loaded:
     if Path(name).suffix not in (".ckpt", ".safetensors"):
-        raise ValueError(f"{name} is no checkpoint. Pass {FILES}.")
+        raise ValueError(f"{name} is not a checkpoint. Pass {FILES}.")
     return load_network(name)
 
 

@@ -56,7 +56,7 @@ _RUN_HELP = (
 HELP = {
     "fit": (
         "Train a network. Start from a recipe: trueshift fit --config recipes/....yaml, and change"
-        " single keys after it: --model.lr 0.05. Go on with a stopped run: trueshift fit --resume"
+        " single keys after it: --model.lr 0.05. Continue a stopped run: trueshift fit --resume"
         " RUN_FOLDER. Runs are kept in runs/<recipe>/<n>, or below another folder: --runs DIR."
     ),
     "validate": f"Validate a checkpoint. {_RUN_HELP}",
@@ -105,7 +105,7 @@ def main(verb: str, argv: Sequence[str]) -> int:
 
 
 class _Run:
-    """The folder of a run and how to go on with it."""
+    """The folder of a run and how to continue it."""
 
     def __init__(self, asked: Asked) -> None:
         self.folder = asked.folder
@@ -118,7 +118,7 @@ class _Run:
     def how_to_resume(self) -> str:
         if not self.checkpoint("last").is_file():
             return "stopped before the first checkpoint: start again to train."
-        return f"stopped. To go on: trueshift fit --resume {shlex.quote(str(self.folder))}"
+        return f"stopped. To continue: trueshift fit --resume {shlex.quote(str(self.folder))}"
 
 
 def _say_what_next(verb: str, run: _Run) -> None:

@@ -14,22 +14,22 @@ from trueshift import __version__
 from trueshift.memory import keep_memory
 
 COMMANDS = {
-    "quickstart": "see in minutes what shifts do to networks, on built-in data",
+    "quickstart": "see in minutes how shifts change what networks say",
     "fit": "train a network from a recipe",
-    "validate": "validate a checkpoint",
+    "validate": "validate a checkpoint on the validation data",
     "test": "test a checkpoint: accuracy and consistency",
     "sweep": "train and test recipes with several seeds",
-    "predict": "predict labels or masks",
-    "audit": "see how much a network changes when images move",
-    "demo": "drag an image in the browser, see networks answer",
+    "predict": "predict labels or masks with a checkpoint",
+    "audit": "measure how much a network changes when images move",
+    "demo": "drag an image in the browser and see networks answer",
     "figure": "draw masks, components and filters of checkpoints",
-    "norms": "see whether learned selectors choose",
-    "table": "put results next to the paper's",
-    "bench": "parameters, speed and memory of whole networks",
-    "export": "write a network as ONNX or pt2, and check the file",
-    "data": "get a data set and check it",
+    "norms": "check whether learned selectors have learned to choose",
+    "table": "print results next to the paper's",
+    "bench": "measure parameters, speed and memory of networks",
+    "export": "write a network as an ONNX or pt2 file and check it",
+    "data": "download a data set and check it",
     "recipes": "list or copy the recipes",
-    "completion": "print tab completion for a shell",
+    "completion": "print a script for tab completion",
 }
 LIGHTNING = ("fit", "validate", "test", "predict")  # LightningCLI parses their arguments
 _PACKAGE = Path(__file__).parents[1]
@@ -97,8 +97,10 @@ def _parser(*verbs_to_configure: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="trueshift", description="Networks that are truly invariant and equivariant to shifts."
     )
-    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and devices")
-    parser.add_argument("--debug", action="store_true", help="show the whole traceback of errors")
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show versions and devices, for bug reports"
+    )
+    parser.add_argument("--debug", action="store_true", help="show the full traceback of errors")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, text in COMMANDS.items():
         sub = verbs.add_parser(name, help=text, description=text)

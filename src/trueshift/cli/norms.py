@@ -20,17 +20,27 @@ from trueshift.report.words import selection_lines, selection_verdict
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "See whether the learned selectors of a trained network choose: how far their logits are"
-        " above the noise of training, how often they keep the component of the largest norm, and"
-        " how accurate the network is with the choices of APS, with random ones and averaged over"
-        " them. On the test data of the run."
+        "Check on the test data of a run whether its learned selectors have learned to choose: how"
+        " far their logits exceed the noise of training, how often they keep the component of the"
+        " largest norm, and how accurate the network is with its own choices, with those of APS,"
+        " with random ones, and with outputs averaged over random ones."
     )
     add = parser.add_argument
     add("checkpoint", type=Path, metavar="CKPT", help=".ckpt in a run folder")
     add("--limit", type=int, metavar="N", help="only the first N batches")
-    add("--draws", type=int, default=4, metavar="N", help="how often to choose at random (4)")
-    add("--phases", action="store_true", help="also average over the phases of each layer (slow)")
-    add("--json", type=Path, metavar="FILE", help="also write the numbers")
+    add(
+        "--draws",
+        type=int,
+        default=4,
+        metavar="N",
+        help="random choices to average over (default: 4)",
+    )
+    add(
+        "--phases",
+        action="store_true",
+        help="also average outputs over the phases of each layer (slow)",
+    )
+    add("--json", type=Path, metavar="FILE", help="also write the numbers to FILE")
 
 
 def run(args: argparse.Namespace) -> int:

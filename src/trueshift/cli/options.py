@@ -28,11 +28,23 @@ def add_images(
         size: Their size without ``--size``, in words.
     """
     add = parser.add_argument
-    add("--images", type=Path, metavar="DIR", help="folder of images (built-in pictures)")
-    add("--num-images", type=int, default=default, metavar="N", help=f"how many ({num})")
-    add("--size", type=int, metavar="PX", help=f"resize and crop to this ({size})")
-    add("--mean", type=float, nargs="+", metavar="M", help="mean per channel to subtract")
-    add("--std", type=float, nargs="+", metavar="S", help="deviation per channel to divide by")
+    add("--images", type=Path, metavar="DIR", help="folder of images (default: built-in pictures)")
+    add(
+        "--num-images",
+        type=int,
+        default=default,
+        metavar="N",
+        help=f"how many images (default: {num})",
+    )
+    add("--size", type=int, metavar="PX", help=f"resize and crop images to PX (default: {size})")
+    add("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, subtracted")
+    add(
+        "--std",
+        type=float,
+        nargs="+",
+        metavar="S",
+        help="standard deviation of each channel, divided by",
+    )
 
 
 def read_images(folder: Path | None, num: int, size: int | None, seed: int) -> list[Tensor]:
@@ -70,14 +82,19 @@ def per_channel(option: str, values: Iterable[float], channels: int) -> tuple[fl
 def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
     """Add ``--convert`` and what goes with it."""
     add = parser.add_argument
-    add("--convert", choices=METHODS, help=f"{purpose} (stride: with --padding seam only)")
-    add("--select-from", choices=SELECT_FROM, help="where --convert chooses phases (output)")
+    add("--convert", choices=METHODS, help=f"{purpose} (stride needs --padding seam)")
+    add(
+        "--select-from",
+        choices=SELECT_FROM,
+        help="select phases from the output or the input of operations (default: output)",
+    )
     add(
         "--padding",
         choices=["circular", "seam", *CYLINDERS],
-        help="borders of the converted network: circular; its own vertically and circular"
-        " horizontally, or the other way round; seam: its own, and circular shifts of the input are"
-        " undone, which does nothing for a camera that moves (circular)",
+        metavar="MODE",
+        help="borders of the converted network. circular; keep,circular: circular horizontally"
+        " only; circular,keep: vertically only; seam: its own, while circular shifts of the input"
+        " are undone, which does not help with a moving camera (default: circular)",
     )
 
 

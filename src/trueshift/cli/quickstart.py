@@ -13,7 +13,7 @@ from trueshift.cli.runs import new_folder
 from trueshift.quickstart import COLUMNS, Budget, quickstart, read_budget, runs, table, write_all
 
 _BUDGET = {
-    "seeds": "how often to train each network",
+    "seeds": "runs of each network, with different seeds",
     "epochs": "passes over the training pictures",
     "num_train": "pictures to train on",
     "num_test": "pictures to test on",
@@ -30,17 +30,18 @@ _TITLES = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Two scenes, about four minutes on two cores, nothing to download. Pictures: four small"
-        " networks that differ in how they down-sample, and how often they change their mind when"
-        " a picture moves. A periodic flow: two networks that learn its next state, and what a"
-        " shift of the start does to their forecasts. At the end there is a page to open in a"
-        " browser."
+        "Two scenes in about four minutes on two cores, with nothing to download. Pictures: four"
+        " small networks that differ in how they down-sample, and how often each changes its answer"
+        " when a picture moves. A periodic flow: two networks that forecast it, and what happens to"
+        " their forecasts when the start is shifted. Ends with a page to open in a browser."
     )
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where to write (runs)")
-    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="go on with a stopped run")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="folder for the results (default: runs)"
+    )
+    parser.add_argument("--resume", type=Path, metavar="FOLDER", help="continue a stopped run")
     for name, text in _BUDGET.items():
         option, default = f"--{name.replace('_', '-')}", getattr(Budget(), name)
-        parser.add_argument(option, type=int, metavar="N", help=f"{text} ({default})")
+        parser.add_argument(option, type=int, metavar="N", help=f"{text} (default: {default})")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -54,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         with Progress(*titles, every_seconds=15) as progress:
             results = quickstart(folder, budget, lambda one, *what: progress(one.title, *what))
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
-        print(f"\nstopped. To go on: trueshift quickstart --resume {folder}", file=sys.stderr)
+        print(f"\nstopped. To continue: trueshift quickstart --resume {folder}", file=sys.stderr)
         return 130
     print("trained; now moving pictures and flows for the page", file=sys.stderr)
     page = write_all(results, folder, budget)

@@ -14,12 +14,12 @@ _REPOSITORY = Path(__file__).parents[3] / "recipes"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "List the recipes, or copy them to a folder, to train from them or change them."
+        "List the recipes that come with trueshift, or copy them to a folder to edit them."
     )
     parser.add_argument(
         "pattern", nargs="?", default="", help="part of a name, for instance cifar10/fast"
     )
-    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy what is listed below DIR")
+    parser.add_argument("--copy", type=Path, metavar="DIR", help="copy the listed recipes into DIR")
 
 
 def run(args: argparse.Namespace) -> int:

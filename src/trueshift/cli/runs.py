@@ -40,7 +40,9 @@ def expand(verb: str, words: list[str]) -> Asked:
     if resume is not None and verb != "fit":
         raise ValueError("--resume is for fit. Pass --ckpt FILE.")
     if checkpoint is not None and verb == "fit":
-        raise ValueError("--ckpt is for tests. To go on with a run pass --resume RUN_FOLDER.")
+        raise ValueError(
+            "--ckpt is for validate, test and predict. To continue a run, pass --resume RUN_FOLDER."
+        )
     if resume is not None:
         checkpoint = str(Path(resume) / CHECKPOINTS / "last.ckpt")
     if checkpoint is not None:

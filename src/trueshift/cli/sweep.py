@@ -49,15 +49,23 @@ class Job:
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.description = (
-        "Train and test recipes with several seeds, several runs at once. Stopped runs are taken up"
-        " again, finished ones are left as they are."
+        "Train and test recipes with several seeds, several runs at once if you like. Stopped runs"
+        " are continued; finished ones are left as they are."
     )
-    parser.add_argument("recipes", nargs="+", type=Path, metavar="RECIPE", help="YAML files")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], metavar="N", help="(0)")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at once (1)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="run folders (runs)")
     parser.add_argument(
-        "--results", type=Path, help="copy every results.json into a folder below this one too"
+        "recipes", nargs="+", type=Path, metavar="RECIPE", help="YAML file (see trueshift recipes)"
+    )
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[0], metavar="N", help="(default: 0)"
+    )
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)"
+    )
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders (default: runs)"
+    )
+    parser.add_argument(
+        "--results", type=Path, metavar="DIR", help="also copy every results.json into DIR"
     )
 
 

@@ -15,10 +15,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     names = "; ".join(f"{k}: {f'table {n}' if n else 'our own'}" for k, n in numbers.items())
     parser.add_argument("name", choices=tuple(TABLES), metavar="NAME", help=names)
     parser.add_argument(
-        "folder", nargs="?", default="runs", help="where results.json files are (runs)"
+        "folder",
+        nargs="?",
+        default="runs",
+        help="folder with results.json files, at any depth (default: runs)",
     )
-    parser.add_argument("--format", choices=FORMATS, default="markdown", help="(markdown)")
-    parser.add_argument("--output", type=Path, help="write to this file instead of the terminal")
+    parser.add_argument(
+        "--format", choices=FORMATS, default="markdown", help="output format (default: markdown)"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE", help="write to FILE instead of the terminal"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -56,7 +56,7 @@ def convert(
 ) -> Converted:
     """Return a copy of a network that is exactly invariant or equivariant to circular shifts.
 
-    Every stride chooses its phase from the contents of the map, branches that meet share it,
+    Every stride chooses its phase from the content of the map, branches that meet share it,
     up-sampling puts values back where they came from, and padding becomes circular. All weights
     keep their names and values; what is new lives under ``sampling``.
 
@@ -66,22 +66,25 @@ def convert(
         example_input: A batch as ``forward`` takes it: a tensor ``(B, C, *spatial)``, a tuple of
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
         select_from: Choose phases from the ``"output"`` of strided operations and the pointwise
-            ones after them, as the paper does, or from their ``"input"``, which needs no dense
-            operation; there learned selectors read the narrowest map that only pointwise operations
-            and 1x1 convolutions lie between. ``None`` takes the spec's own.
+            ones after them, as the paper does, or from their ``"input"``, so that they stay
+            strided. Learned selectors then read the narrowest map that only pointwise operations
+            and 1x1 convolutions separate from the operation. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
-            count positions from an origin that the contents choose. With ``padding="seam"`` they
+            count positions from an origin that the content chooses. With ``padding="seam"`` they
             are counted from the seam.
-        positions: The same where positions are distinguished: by a position embedding, a class
-            token among them, or an operation that has no equivariant form. From the last map before
-            it on, positions are counted from an origin that its contents choose.
-        padding: ``"circular"``. Or ``"seam"``: the network keeps its own padding, and every input
-            is first moved to begin where its ends meet and do not fit together. That is exact with
-            every method, ``"stride"`` too, and where positions have weights of their own. Or
-            ``"keep"`` the network's own without that: then ``"stride"`` computes what the model
-            does, through the same code, and other methods are not exact at the border. Or one of
-            ``"circular"`` and ``"keep"`` per axis: ``("keep", "circular")`` is for pictures on a
-            cylinder, such as panoramas, and exact for shifts along the axes that are circular.
+        positions: The same where an operation distinguishes positions: a position embedding, a
+            class token among them, or an operation that has no equivariant form. Positions are
+            then counted from an origin that the content of the last map before it chooses.
+        padding: Borders of the copy.
+
+            * ``"circular"``: exact.
+            * ``"seam"``: the network keeps its own padding, and every input is first rolled to
+              begin at its seam, where its ends meet and do not fit together. Exact with every
+              method, ``"stride"`` too, and where positions have weights of their own.
+            * ``"keep"``: the network's own. ``"stride"`` then computes what the model does,
+              through the converted code; other methods are not exact at the border.
+            * One of ``"circular"`` and ``"keep"`` per axis, such as ``("keep", "circular")`` for
+              panoramas: exact for shifts along the circular axes.
         verify: Compare outputs of shifted inputs in float64 (with ``padding="keep"`` the outputs of
             plain strides with the model's), and raise if they differ.
 

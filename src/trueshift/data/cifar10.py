@@ -110,7 +110,7 @@ class CIFAR10(ImageDataModule):
     Args:
         root: Folder that :func:`load_cifar10` can read.
         batch_size: Images per batch and process, 256 in the paper.
-        subset: Use only the first so many training images.
+        subset: Use only this many training images, the first ones.
         num_workers: Processes that make batches; with data in memory none is quickest.
         seed: Seed of order, flips and cutout.
         flip: ``True`` for random flips; ``"alternate"`` mirrors each image in every second epoch.
@@ -155,7 +155,7 @@ class CIFAR10(ImageDataModule):
 
 def _expect(holds: bool, where: str | Path, got: str) -> None:
     if not holds:
-        raise ValueError(f"CIFAR10: the data in {where} is damaged or another set: {got}. {_HOW}")
+        raise ValueError(f"CIFAR10: the data in {where} is damaged, or not CIFAR-10: {got}. {_HOW}")
 
 
 def _read_file(path: Path) -> Arrays:

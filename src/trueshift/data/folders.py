@@ -180,8 +180,7 @@ class ImageFolder(ImageDataModule):
         folder = Path(self.root) / split
         if not folder.is_dir():
             raise FileNotFoundError(
-                f"{type(self).__name__}: looked for the folder {split} in {self.root}, it is not"
-                f" there. {self.how}"
+                f"{type(self).__name__}: there is no folder {split} in {self.root}. {self.how}"
             )
         return folder
 
@@ -230,7 +229,7 @@ class ImageNet(ImageFolder):
 
 def _class_names(folder: Path) -> tuple[str, ...]:
     if not folder.is_dir():
-        raise FileNotFoundError(f"ImageFolder: the folder {folder} is not there.")
+        raise FileNotFoundError(f"ImageFolder: no folder {folder}.")
     names = tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
     if not names:
         raise FileNotFoundError(f"ImageFolder: no class folders in {folder}.")

@@ -195,7 +195,7 @@ class ImageDataModule(LightningDataModule):
     def _loader(self, split: str, shuffle: bool) -> DataLoader[Any]:
         if split not in self.datasets:
             raise ValueError(
-                f"{type(self).__name__}: the {split} data is not there yet. Call setup() first."
+                f"{type(self).__name__}: the {split} data is not loaded yet. Call setup() first."
             )
         dataset = self.datasets[split]
         collate = whole_batch if isinstance(dataset, InMemory) else self.collate

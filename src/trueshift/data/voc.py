@@ -18,7 +18,7 @@ IGNORE_INDEX = 255
 _HOW = (
     "Get VOC with: trueshift data voc --root DIR. Or unpack VOCtrainval_11-May-2012.tar, and place"
     " SegmentationClassAug (labels of SBD as plain PNG) and ImageSets/Segmentation/train_aug.txt"
-    " (10,582 names) beside it."
+    " (10,582 names) next to it."
 )
 
 
@@ -52,7 +52,7 @@ class VOCDataset(Dataset[Any]):
     ) -> None:
         path = folder / "ImageSets" / "Segmentation" / f"{names}.txt"
         if not path.is_file():
-            raise FileNotFoundError(f"VOCSegmentation: looked for {path}, not there. {_HOW}")
+            raise FileNotFoundError(f"VOCSegmentation: no file {path}. {_HOW}")
         self.names = path.read_text().split()
         self.images, self.masks = folder / "JPEGImages", folder / masks
         missing = [
@@ -201,7 +201,7 @@ class VOCSegmentation(ImageDataModule):
                 return folder
         raise FileNotFoundError(
             f"VOCSegmentation: looked for ImageSets/Segmentation in {root}, VOCdevkit/VOC2012"
-            f" and VOC2012, not there. {_HOW}"
+            f" and VOC2012, found none. {_HOW}"
         )
 
 

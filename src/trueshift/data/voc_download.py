@@ -68,7 +68,7 @@ def fetch_voc(
     if force or not (folder / "ImageSets" / "Segmentation" / "val.txt").is_file():
         if folder.exists() and not force:
             raise FileExistsError(
-                f"VOC: {folder} is there, but without ImageSets/Segmentation/val.txt. Pass --force"
+                f"VOC: {folder} exists, but has no ImageSets/Segmentation/val.txt. Pass --force"
                 f" to replace it. {BY_HAND}"
             )
         _unpack_voc(_get("voc", root, source, force, tell), folder, tell)
@@ -99,13 +99,13 @@ def _get(name: str, root: Path, source: str | Path | None, force: bool, tell: Te
 
     path = Path(source or root) / wanted.file
     if source is not None and not path.is_file():
-        raise FileNotFoundError(f"VOC: looked for {wanted.file} in {source}, not there. {BY_HAND}")
+        raise FileNotFoundError(f"VOC: no {wanted.file} in {source}. {BY_HAND}")
     if path.is_file() and check_integrity(path, wanted.md5):
         return path
     if path.is_file() and (source is not None or not force):
         raise ValueError(
-            f"VOC: {path} is damaged, or another file: its md5 is not {wanted.md5}. Fetch it again"
-            " (--force downloads and replaces it)."
+            f"VOC: {path} is damaged, or not the right file: its md5 is not {wanted.md5}."
+            " Fetch it again (--force downloads and replaces it)."
         )
     tell(f"downloading {wanted.url} ...")
     try:

@@ -55,8 +55,8 @@ class Selector(nn.Module):
         train_rule: How the phase follows from the logits while training, one of
             :data:`TRAIN_RULES`, or ``"argmax"``.
         test_rule: The same at test time, one of :data:`TEST_RULES`.
-        margin: Cells of ``stride`` pixels along each axis that are not scored at either border,
-            where content enters and leaves; one cell at least is.
+        margin: How many cells of ``stride`` pixels at each border of an axis are not scored,
+            because content enters and leaves there; at least one cell always is.
     """
 
     learns: ClassVar[bool] = False

@@ -39,9 +39,9 @@ class Sampling:
             ``"adapt5"``.
         padding_mode: Border of every operation, for all axes or one per axis. Networks are exactly
             equivariant to shifts along the ``"circular"`` axes.
-        hidden: Width of learned selectors: the ``"same"`` as the map that they read (in stems and
-            ResNet-9, where that is narrow: as the one computed from it), an ``"eighth"`` of it, a
-            number, or one number per down-sampling of a network, in order.
+        hidden: Width of learned selectors: the ``"same"`` as the map that they read, an
+            ``"eighth"`` of it, a number, or one number per down-sampling of a network, in order.
+            In stems and in ResNet-9, which read narrow maps, the map computed from them counts.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
@@ -52,8 +52,8 @@ class Sampling:
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
             operation runs strided, at the price of a plain network; the guarantee is the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
-        margin: Cells at the borders of axes that do not wrap which selectors do not score: what
-            enters and leaves there changes the choice less often (the idea of CAPS).
+        margin: How many cells at each border selectors leave out, along axes that do not wrap.
+            What enters and leaves there then changes the choice less often (the idea of CAPS).
 
     Examples:
         >>> spec = Sampling("lps", antialias="tri3", hidden="eighth")

@@ -44,12 +44,12 @@ def segment(
     is extended.
 
     Circular setting: a network takes multiples of its total stride and treats what it gets as one
-    period of an image that repeats for ever. An image of another size is first extended with the
+    period of an image that repeats forever. An image of another size is first extended with the
     mean colour at the right and below, so the period is the *extended* image: the bottom of the
-    picture meets its top, and the right its left, across a strip of mean colour. The guarantee is
-    of that period: a circular shift of the extended image shifts the logits bitwise. Rolling the
-    picture itself by its own size is another image. Where the picture truly repeats (a panorama, a
-    simulation on a torus), do not extend it: resize it to a multiple.
+    picture meets its top, and the right its left, across a strip of mean colour. The guarantee
+    holds for that period: a circular shift of the extended image shifts the logits bitwise. A
+    circular shift of the picture before it is extended gives a different image. Where the picture
+    truly repeats (a panorama, a simulation on a torus), do not extend it: resize it to a multiple.
 
     Args:
         model: A network of :mod:`trueshift.models` or one like it, in the mode that is wanted.

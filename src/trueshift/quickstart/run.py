@@ -78,7 +78,7 @@ def read_budget(folder: Path) -> Budget:
     """Return the budget of a run that was begun in ``folder``."""
     path = folder / BUDGET_FILE
     if not path.is_file():
-        raise FileNotFoundError(f"quickstart: no run to go on with in {folder} (no {path.name}).")
+        raise FileNotFoundError(f"quickstart: no run to continue in {folder} (no {path.name}).")
     return Budget(**json.loads(path.read_text()))
 
 
@@ -89,7 +89,7 @@ def _check_budget(folder: Path, budget: Budget) -> None:
     if path.is_file() and path.read_text() != wanted:
         raise ValueError(
             f"quickstart: {folder} holds a run with another budget (see {path}). Leave out the"
-            " options to go on with it, or begin a new run without --resume."
+            " options to continue it, or start a new run without --resume."
         )
     path.write_text(wanted)
 

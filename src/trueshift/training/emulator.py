@@ -106,8 +106,8 @@ class Emulator(NetworkModule):
         state, target = batch
         if target.shape[1] < self.hparams["unroll"]:
             raise ValueError(
-                f"Emulator: unroll={self.hparams['unroll']} needs as many states after the first,"
-                f" got {target.shape[1]}. Set unroll of the data to it."
+                f"Emulator: unroll={self.hparams['unroll']} needs that many states after the first,"
+                f" got {target.shape[1]}. Set the unroll of the data to the same number."
             )
         if self.hparams["noise"]:
             state = state + self.hparams["noise"] * torch.randn_like(state)

@@ -167,7 +167,7 @@ class Analysis:
             raise
         except Exception as error:
             reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
-            advice = "Is the example's size one that the network is made for?"
+            advice = "Pass an example of the size that the network is made for."
         self.refusals.append(Refusal(place_of(node), _shown(node, module), reason, advice))
         return UNKNOWN
 

@@ -17,11 +17,11 @@ from trueshift.convert.grids.values import (
     spaces_of,
 )
 
-_OTHER_MEANING = "a spatial axis meets an axis of another meaning."
+_OTHER_MEANING = "a spatial axis is combined with an axis that is not spatial."
 _OWN_AXES = "Keep space and channels on their own axes."
 COUNT = (
-    "Pass positions='canonical': positions are then counted from an origin that the contents"
-    " choose. Or pass padding='seam'."
+    "Pass positions='canonical': positions are then counted from an origin that the content"
+    " chooses. Or pass padding='seam'."
 )
 
 

@@ -190,7 +190,9 @@ def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
             graph = tracer.trace(model)
     except Exception as error:
         reason = f"the model cannot be traced: {type(error).__name__}: {str(error).rstrip('.')}."
-        advice = "Check that model(example_input) runs; make unusual modules leaves: register_rule."
+        advice = (
+            "Check that model(example_input) runs; describe unusual modules with register_rule."
+        )
         if isinstance(error, DependsOnValues):
             reason = "Python control flow depends on the values of a tensor."
             advice = "Use torch.where, or convert its parts."

@@ -178,7 +178,7 @@ def adaptive_pooling(a: Analysis, call: Call) -> Any:
         raise Refused("its output size is not a number.", "Pass integers.")
     spaces = layout(value)
     result = a.execute(call)
-    note = "bins are counted from an origin that the contents choose"
+    note = "bins are counted from an origin that the content chooses"
     index = add_origin(a, call, spaces, note)
     return Value(result, (*value.kinds[:2], *(Frame(space, index) for space in spaces)))
 
