@@ -43,8 +43,8 @@ class Anchored(nn.Module):
             number of axes. By default the input size that the network states (timm, vision
             transformers, ONNX).
         modulus: Number of places of a window: one integer, or one per axis. It lies at most half of
-            it off the centre, and jumps once in so many pixels of motion. By default 28, with
-            several windows 32, or as many as frames have room for.
+            it off the centre, and jumps once in so many pixels of motion. By default 32, or as many
+            as frames have room for.
         size: Resize windows to this size, if the network needs another than ``window``.
         anchors: Number of windows whose outputs are averaged, each fixed by a point: the strongest,
             the strongest that is not near it, and so on. A frame with fewer points sees the window
@@ -202,7 +202,7 @@ class Anchored(nn.Module):
     def _lines(self, frame: Sequence[int]) -> tuple[Line, ...]:
         dim = len(frame)
         modulus = None if self.modulus is None else per_axis("modulus", self.modulus, dim)
-        return lines(frame, per_axis("window", self.window, dim), modulus, self.anchors)
+        return lines(frame, per_axis("window", self.window, dim), modulus)
 
     def _tiles(self, frames: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         position, value, _ = next(peaks(self._scores(frames)))
