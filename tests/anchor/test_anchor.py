@@ -30,12 +30,12 @@ def frames_of(scene, frame, corners):
 CASES = {1: ((90,), (64,), 32), 2: ((64, 70), (48, 52), 20), 3: ((40, 38, 36), (32, 30, 31), 16)}
 
 
-@pytest.mark.parametrize("anchors_per_axis", [1, 2])
+@pytest.mark.parametrize("anchors", [1, 3])
 @pytest.mark.parametrize("dim", [1, 2, 3])
 @torch.inference_mode()
-def test_frames_that_choose_the_same_windows_have_the_same_outputs(dim, anchors_per_axis):
+def test_frames_that_choose_the_same_windows_have_the_same_outputs(dim, anchors):
     sizes, frame, window = CASES[dim]
-    anchored = ts.anchor(network(dim), window, modulus=14, anchors=anchors_per_axis**dim)
+    anchored = ts.anchor(network(dim), window, modulus=14, anchors=anchors)
     scene = torch.randn(3, *sizes)
     corners = [(0,) * dim, (1,) * dim, (2,) * dim, (1,) + (0,) * (dim - 1), (3,) * dim]
     frames = frames_of(scene, frame, corners)
@@ -50,7 +50,7 @@ def test_frames_that_choose_the_same_windows_have_the_same_outputs(dim, anchors_
             else:
                 assert not torch.equal(rows[i][0], rows[j][0])
     assert agreed > 0
-    assert rows[0][1].shape == (1, anchors_per_axis**dim, dim)
+    assert rows[0][1].shape == (1, anchors, dim)
     assert rows[0][1].dtype == torch.int64
 
 
@@ -95,11 +95,11 @@ def test_within_the_slack_nothing_changes_and_beyond_it_the_windows_jump():
 @torch.inference_mode()
 def test_the_slack_ends_where_the_strongest_point_leaves_the_frame():
     scene = torch.zeros(3, 48)
-    scene[:, 48 - 8 - 3] = 9.0  # scored up to pixel 39: two more to go
+    scene[:, 48 - 5 - 3] = 9.0  # scored up to pixel 42: two more to go
     slack = ts.anchor(network(1), 20, modulus=20)
     (lower, higher) = slack.slack(scene[None])[0, 0].tolist()
     assert higher == 2
-    assert lower == (48 - 8 - 3 - 8) % 20
+    assert lower == (48 - 5 - 3 - 5) % 20
 
 
 @torch.inference_mode()
@@ -181,6 +181,24 @@ def test_every_call_has_the_size_of_the_batch():
     whole = ts.anchor(recorded, 20)(frames)
     assert torch.equal(output["mean"], whole["mean"])
     assert torch.equal(output["both"][1], whole["both"][1])
+
+
+@pytest.mark.parametrize(
+    ("frames", "anchors", "calls"),
+    [(1, 4, [4]), (2, 4, [8]), (3, 4, [6, 6]), (5, 2, [5, 5]), (9, 1, [9]), (10, 3, [10] * 3)],
+)
+@torch.inference_mode()
+def test_windows_go_in_calls_of_one_size_about_as_large_as_the_frames(frames, anchors, calls):
+    sizes, frames = [], torch.randn(frames, 3, 48, 52)
+
+    def recorded(windows):
+        sizes.append(len(windows))
+        return windows.amax((2, 3))
+
+    output = ts.anchor(recorded, 20, modulus=7, anchors=anchors)(frames)
+    assert sizes == calls
+    one_by_one = ts.anchor(recorded, 20, modulus=7, anchors=anchors, batch=1)(frames)
+    assert torch.equal(output, one_by_one)
 
 
 @torch.inference_mode()

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from trueshift._validate import check_map, check_positive
-from trueshift.anchor.networks import as_module, in_batches, known_window
+from trueshift.anchor.networks import as_module, calls_of, in_batches, known_window
 from trueshift.anchor.places import (
     Line,
     Size,
@@ -43,16 +43,16 @@ class Anchored(nn.Module):
             number of axes. By default the input size that the network states (timm, vision
             transformers, ONNX).
         modulus: Number of places of a window: one integer, or one per axis. It lies at most half of
-            it off the centre, and jumps once in so many pixels of motion. By default 28, with
-            several windows 32, or as many as frames have room for.
+            it off the centre, and jumps once in so many pixels of motion. By default 32, or as many
+            as frames have room for.
         size: Resize windows to this size, if the network needs another than ``window``.
         anchors: Number of windows whose outputs are averaged, each fixed by a point: the strongest,
             the strongest that is not near it, and so on. A frame with fewer points sees the window
             of the strongest again.
         score: Frames to scores ``(B, *spatial)`` of their points, whose bits must move with the
             content; only points above zero count. By default :class:`DifferenceOfGaussians`.
-        batch: Windows in one call of the network; all by default. The last call is filled up, so
-            that rounding does not depend on the number of frames.
+        batch: Windows in one call of the network, so that rounding does not depend on the number
+            of frames: the last call is filled up. By default as many as there are frames, or 8.
         maps: Whether outputs are maps, to be put back into the frame. By default those of the size
             of the windows ``(N, C, *window)`` are; saying so saves a call.
 
@@ -124,14 +124,15 @@ class Anchored(nn.Module):
 
     def corners(self, frames: Tensor) -> Tensor:
         """Return the corners of the windows in each frame, int64 ``(B, K, dim)``."""
-        points = list(peaks(self._scores(frames), self.anchors))
-        position, value = (torch.stack(parts, 1) for parts in list(zip(*points, strict=True))[:2])
-        found = value > 0  # frames with fewer points than windows see that of the strongest again
-        position = torch.where(found[..., None], position, position[:, :1])
+        positions, values = list[Tensor](), list[Tensor]()
+        for position, value, _ in peaks(self._scores(frames), self.anchors):
+            # A frame with fewer points than windows sees that of the strongest again.
+            again = torch.where(value[:, None] > 0, position, positions[0]) if positions else None
+            positions.append(position if again is None else again)
+            values.append(value)
         axes = self._lines(frames.shape[2:])
-        where = residues(axes, position, torch.where(found, value, value[:, :1]))  # (B, K, dim)
-        corners = [a.corners(r)[..., 0] for a, r in zip(axes, where.unbind(-1), strict=True)]
-        return torch.stack(corners, -1)
+        where = residues(axes, torch.stack(positions, 1), values[0][:, None])  # (B, K, dim)
+        return where + where.new_tensor([axis.start for axis in axes])
 
     def tiles(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what a map is assembled from.
@@ -201,7 +202,7 @@ class Anchored(nn.Module):
     def _lines(self, frame: Sequence[int]) -> tuple[Line, ...]:
         dim = len(frame)
         modulus = None if self.modulus is None else per_axis("modulus", self.modulus, dim)
-        return lines(frame, per_axis("window", self.window, dim), modulus, self.anchors)
+        return lines(frame, per_axis("window", self.window, dim), modulus)
 
     def _tiles(self, frames: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         position, value, _ = next(peaks(self._scores(frames)))
@@ -228,7 +229,8 @@ class Anchored(nn.Module):
         if self.size is not None:
             size = per_axis("size", self.size, dim)
             windows = F.interpolate(windows, size, mode=LINEAR[dim], antialias=dim == 2)
-        return in_batches(self.network, windows, self.batch)
+        batch = calls_of(len(windows), len(frames)) if self.batch is None else self.batch
+        return in_batches(self.network, windows, batch)
 
     def _returned_maps(self, output: Any, dim: int) -> bool:
         seen = per_axis("size", self.size or self.window, dim)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+FEW = 8  # windows in one call, at least
+
 
 class Function(nn.Module):
     """A callable that is no module."""
@@ -85,6 +87,16 @@ def known_window(network: nn.Module) -> tuple[int, ...] | None:
     if isinstance(sizes, list | tuple) and sizes and all(isinstance(n, int) for n in sizes):
         return tuple(sizes)
     return None
+
+
+def calls_of(windows: int, frames: int) -> int:
+    """Return how many windows one call takes: about as many as there are frames, or a few.
+
+    The maps of many windows at once outgrow the caches and the allocator. All calls are equally
+    large, so that they round alike.
+    """
+    calls = max(1, -(-windows // max(frames, FEW)))
+    return -(-windows // calls)
 
 
 def in_batches(network: Callable[[Tensor], Any], x: Tensor, batch: int | None) -> Any:

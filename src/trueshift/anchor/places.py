@@ -17,7 +17,7 @@ from torch import Tensor
 from trueshift._validate import check_positive
 
 Size = int | Sequence[int]
-MODULUS = {1: 28, 2: 32}  # of one window, of several; chosen on photos: docs/frames.md
+MODULUS = 32  # the total stride of most networks: a jump keeps their grid; see docs/frames.md
 
 
 def check_sizes(name: str, value: Size) -> int | tuple[int, ...]:
@@ -73,16 +73,14 @@ class Line:
 
 
 def lines(
-    frame: Sequence[int], window: Sequence[int], modulus: Sequence[int] | None, anchors: int = 1
+    frame: Sequence[int], window: Sequence[int], modulus: Sequence[int] | None
 ) -> tuple[Line, ...]:
     """Return the places along each axis.
 
     Args:
         frame: Size of the frames along each axis.
         window: Size of the windows along each axis.
-        modulus: Along each axis; ``None`` takes that of :data:`MODULUS`, or as many as there is
-            room for.
-        anchors: Number of windows.
+        modulus: Along each axis; ``None`` takes :data:`MODULUS`, or as many as there is room for.
     """
     room = [f - w + 1 for f, w in zip(frame, window, strict=True)]
     if min(room) < 1:
@@ -91,8 +89,7 @@ def lines(
             " Pass a smaller window, or larger frames."
         )
     if modulus is None:
-        usual = MODULUS[min(anchors, 2)]
-        modulus = [min(usual, r, w) for r, w in zip(room, window, strict=True)]
+        modulus = [min(MODULUS, r, w) for r, w in zip(room, window, strict=True)]
     if any(m > r for m, r in zip(modulus, room, strict=True)):
         least = tuple(w + m - 1 for w, m in zip(window, modulus, strict=True))
         raise ValueError(

@@ -18,18 +18,18 @@ from trueshift.anchor.places import spread
 APART = 13  # pixels along some axis between the points of several windows
 
 # A sum of two pixels that are s apart adds s * s / 4 to the variance of a low-pass filter.
-_NARROW = (1, 1, 2, 2)  # variance 2.5: the triangle 1 2 3 4 3 2 1
-_WIDER = (2, 2, 3, 3)  # 6.5 more: a standard deviation of 3 pixels
+_NARROW = (1, 1, 2, 2)  # variance 2.5, weights 1 2 3 4 3 2 1: a single peak
+_WIDER = (4,)  # 4 more, weights 1 2 3 4 4 4 4 4 3 2 1: a standard deviation of 2.5 pixels
 
 
 class DifferenceOfGaussians(nn.Module):
-    """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 3 px| of the summed colours.
+    """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 2.5 px| of the summed colours.
 
     Both filters are cascades of two-point averages along each axis, as the module's text explains.
 
     Shape:
-        Frames ``(B, C, *spatial)`` to scores ``(B, *spatial - 16)``: only points whose support
-        lies inside the frame. ``score[b, i]`` belongs to the pixel ``i + 8``.
+        Frames ``(B, C, *spatial)`` to scores ``(B, *spatial - 10)``: only points whose support
+        lies inside the frame. ``score[b, i]`` belongs to the pixel ``i + 5``.
     """
 
     support = 1 + sum(_NARROW) + sum(_WIDER)
@@ -37,7 +37,8 @@ class DifferenceOfGaussians(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         if not frames.dtype.is_floating_point or frames.element_size() < 4:
             frames = frames.float()
-        return torch.cat([self._one(frame) for frame in frames.split(1)])  # stays in the cache
+        scores = [self._one(frame) for frame in frames.split(1)]  # one stays in the cache
+        return torch.cat(scores) if len(scores) > 1 else scores[0]
 
     def _one(self, frames: Tensor) -> Tensor:
         grey = frames[:, 0]
@@ -48,8 +49,10 @@ class DifferenceOfGaussians(nn.Module):
         border = sum(_WIDER) // 2
         for axis in range(1, narrow.ndim):
             narrow = narrow.narrow(axis, border, wide.shape[axis])
-        scale = 0.5 ** (4 * (frames.ndim - 2))  # exact, and so late: fewer operations
-        return (narrow * scale).sub_(wide.mul_(scale * scale)).abs_()
+        dim = frames.ndim - 2
+        # Products with powers of two are exact, so that it does not matter when they are taken.
+        wide.sub_(narrow, alpha=2 ** (len(_WIDER) * dim))
+        return wide.abs_().mul_(0.5 ** (len(_NARROW + _WIDER) * dim))
 
 
 def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
@@ -80,12 +83,25 @@ def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tenso
         [[[1]]]
     """
     left = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    for _ in range(count):
-        first = left.flatten(1).argmax(1, keepdim=True)  # of several, torch promises the first
-        position = torch.stack(torch.unravel_index(first[:, 0], score.shape[1:]), 1)
-        yield position, left.flatten(1).gather(1, first)[:, 0], left
+    for number in range(1, count + 1):
+        position, value = _largest(left)
+        yield position, value, left
+        if number == count:
+            return
         near = [
             (torch.arange(n, device=score.device) - place[:, None]).abs() < APART
             for n, place in zip(score.shape[1:], position.unbind(1), strict=True)
         ]
         left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)
+
+
+def _largest(score: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the first largest value of each score: its position ``(B, dim)``, and the value."""
+    place = list[Tensor]()
+    while score.ndim > 2:  # ``amax`` is vectorised, ``max`` is not
+        rows = score.flatten(2).amax(2)
+        place.append(rows.argmax(1))  # of several, torch promises the first
+        first = place[-1].view(-1, *[1] * (score.ndim - 1))
+        score = score.take_along_dim(first, 1).squeeze(1)
+    value, last = score.max(1)
+    return torch.stack([*place, last], 1), value
