@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trueshift.report.paper import CIFAR10, FILTERS, METHODS, NETWORKS, Row, Table
 from trueshift.report.paper import TABLES as PAPER_TABLES
 
@@ -93,16 +95,17 @@ def _fast(row: Row) -> Row:
 _FAST = [
     _fast(row) for row in CIFAR10.rows if row.method != "APS" or row.antialias in ("-", "Tri-3")
 ]
+_CIFAR10_COLUMNS = {
+    "accuracy": "Acc.",
+    "shifted_accuracy": "Acc., shifted",
+    "circular_consistency": "C-Cons.",
+    "bitwise_equal": "Bitwise equal",
+}
+_PAPER = "and the paper's table 1 (ResNet-18, 50,000 images, 250 epochs)"
 CIFAR10_FAST = Table(
     None,
-    "CIFAR-10 in minutes on one core (recipes/cifar10/fast_*.yaml), and the paper's table 1"
-    " (ResNet-18, 50,000 images, 250 epochs)",
-    {
-        "accuracy": "Acc.",
-        "shifted_accuracy": "Acc., shifted",
-        "circular_consistency": "C-Cons.",
-        "bitwise_equal": "Bitwise equal",
-    },
+    f"CIFAR-10 in minutes on one core (recipes/cifar10/fast_*.yaml), {_PAPER}",
+    _CIFAR10_COLUMNS,
     (
         *_FAST[:3],
         Row(
@@ -110,6 +113,31 @@ CIFAR10_FAST = Table(
         ),
         *_FAST[3:],
     ),
+)
+
+
+def _straight(row: Row) -> Row:
+    rule = {"train_rule": "straight"} if row.method == "LPS" else {}
+    return replace(row, key={**row.key, **rule})
+
+
+_STRAIGHT = tuple(
+    _straight(row)
+    for row in _FAST
+    if (row.method, row.antialias) == ("Baseline", "-")
+    or (row.antialias == "Tri-3" and row.method in ("LPF", "APS", "LPS"))
+)
+CIFAR10_QUICK = Table(
+    None,
+    f"CIFAR-10 in two minutes of one core (recipes/cifar10/quick_*.yaml), {_PAPER}",
+    _CIFAR10_COLUMNS,
+    _STRAIGHT,
+)
+CIFAR10_RECORD = Table(
+    None,
+    f"CIFAR-10 with 45 epochs of a ResNet-9 (recipes/cifar10/record_*.yaml), {_PAPER}",
+    _CIFAR10_COLUMNS,
+    _STRAIGHT,
 )
 
 _FLOWS = {
@@ -166,6 +194,8 @@ FLOWS = Table(
 
 TABLES = {
     **PAPER_TABLES,
+    "cifar10-record": CIFAR10_RECORD,
+    "cifar10-quick": CIFAR10_QUICK,
     "cifar10-fast": CIFAR10_FAST,
     "voc-small": VOC_SMALL,
     "voc-mobilenet": VOC_MOBILENET,
