@@ -4,10 +4,14 @@ from torch import nn
 
 import trueshift as ts
 from trueshift._cpu.conditions import limits
+from trueshift._torchvision import import_torchvision
 from trueshift.audit import audit
 from trueshift.audit.layers import as_map, map_error
 from trueshift.convert import convert
-from trueshift.report.words import break_text
+from trueshift.report.words import break_text, verdict
+
+torchvision = import_torchvision()
+import timm  # noqa: E402
 
 
 def circular(a, b, stride=1):
@@ -75,6 +79,11 @@ def test_error_of_a_map_that_moves_along_is_zero(kind):
     assert map_error(coarse, window, (1, 0), kind) > 0.5
 
 
+def test_error_of_a_map_that_is_counted_from_an_origin_is_zero():
+    still = torch.randn(2, 3, 8, 8)
+    assert map_error(torch.cat([still, still]), (8, 8), (1, 2), "circular") == 0
+
+
 def test_error_is_relative():
     y = torch.tensor([[3.0, 4.0], [3.0, 9.0]])
     assert map_error(y, (8, 8), (1, 0), "circular") == pytest.approx(1.0)
@@ -129,6 +138,26 @@ def test_converted_networks_have_margins():
     assert len(result.margins) == 1
     assert result.margins[0].num_images == 3
     assert result.first_break is None
+
+
+def test_converted_windows_and_positions_do_not_break():
+    options = {"img_size": 16, "patch_size": 4, "depths": (2,), "num_heads": (2,), "embed_dim": 8}
+    swin = timm.create_model(
+        "swin_tiny_patch4_window7_224", num_classes=3, window_size=2, **options
+    )
+    vit = torchvision.models.VisionTransformer(16, 4, 1, 2, 8, 16, num_classes=3)
+    nn.init.normal_(vit.heads.head.weight)
+    images = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    for net in (swin, vit):
+        before = audit(net.eval(), images, shifts=4)
+        assert before.first_break is not None
+        assert not before.only_rounds
+        after = audit(convert(net, "aps", images, positions="canonical"), images, shifts=4)
+        assert after.only_rounds
+        assert after.first_break is after.largest_increase is None
+        assert max(layer.error for layer in after.layers) < 1e-4
+        assert after.consistency == 1
+        assert "up to rounding" in verdict(after) or after.bitwise_equal
 
 
 def test_margins_are_of_all_batches_and_of_the_first_kind():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformers import LIST, SMALL, build, options
+from transformer_zoo import LIST, OTHERS, SMALL, build, options
 
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.convert.parts.partition import CircularBias
@@ -58,10 +58,22 @@ def test_the_list(name):
     convert(model, "stride", x, padding="keep")  # verifies
 
 
-@pytest.mark.parametrize("name", ["torchvision vit", "timm vit"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OTHERS)
+def test_others(name):
+    make, size, canonical = OTHERS[name]
+    model = build(make)
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    if canonical:
+        with pytest.raises(ValueError, match="convert: "):
+            convert(model, "aps", x)
+    convert(model, "aps", x, select_from="input", **options(canonical))  # verifies
+
+
+@pytest.mark.parametrize("name", ["torchvision vit", "timm vit", "beit"])
 def test_absolute_positions_are_refused_unless_asked_for(name):
     make, size, _ = SMALL[name]
-    with pytest.raises(ConversionError, match="Pass positions='canonical'"):
+    with pytest.raises(ConversionError, match="pass positions='canonical'"):
         convert(build(make), "aps", torch.randn(1, 3, size, size))
 
 
@@ -153,6 +165,10 @@ class Global(nn.Module):
         self.stride, self.bias = stride, bias
 
     def forward(self, x):
+        x = self.tokens(x)
+        return x[:, 0] if self.token is not None else x.mean(1)
+
+    def tokens(self, x):
         x = self.embed(x)
         sampled = x[:, :, :: self.stride, :: self.stride].flatten(2).transpose(1, 2)
         x = x.flatten(2).transpose(1, 2)
@@ -160,8 +176,7 @@ class Global(nn.Module):
             x = sampled = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
         q, k, v = self.qkv(sampled)[..., :8], *self.qkv(x)[..., 8:].chunk(2, -1)
         mask = self.table[self.index] if self.bias else None
-        x = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-        return x[:, 0] if self.token is not None else x.mean(1)
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 @pytest.mark.parametrize("stride", [1, 2])
@@ -170,6 +185,26 @@ def test_relative_positions_of_all_pairs_become_circular(stride):
     bias = next(site for site in new.plan.sites if site.role == "bias")
     assert (bias.recipe is not None) == (stride == 2)  # it moves with the phase of the queries
     assert worst_shift(new.eval(), X, 8) <= 1e-10
+
+
+class Downsampled(nn.Module):
+    """A strided convolution, and attention from sampled queries, which must follow it."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.attend = nn.Conv2d(8, 8, 2, 2), Global(2)
+
+    def forward(self, x):
+        y = self.conv(self.attend.embed(x))
+        attended = self.attend.tokens(x).transpose(1, 2)
+        return y + attended.reshape(y.shape)
+
+
+def test_a_bias_follows_a_phase_that_is_chosen_elsewhere():
+    new = convert(Downsampled(), "aps", X)
+    bias = next(site for site in new.plan.sites if site.role == "bias")
+    leaders = [site.number for site in new.plan.sites if site.role == "leads"]
+    assert set(bias.recipe.phases) <= set(leaders)
 
 
 def test_class_tokens_need_no_origin():
@@ -204,6 +239,95 @@ def test_maps_counted_from_an_origin_are_moved_back():
     torch.testing.assert_close(new(circular_shift(x, *shift)), circular_shift(new(x), 3, 5))
     with pytest.raises(ValueError, match="converted for inputs of size"):
         new(torch.zeros(1, 3, 32, 32))
+
+
+class Keeps(nn.Module):
+    """Keeps what it computed from a parameter, for eval mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale, self.kept = nn.Parameter(torch.ones(3)), {}
+
+    def train(self, mode=True):
+        if mode:
+            self.kept = {}
+        return super().train(mode)
+
+    def forward(self, x):
+        if "scale" not in self.kept:
+            self.kept["scale"] = 2 * self.scale[:, None, None]
+        return x * self.kept["scale"]
+
+
+def test_what_a_network_keeps_for_eval_mode_stays_its_own():
+    net = nn.Sequential(Keeps(), nn.Conv2d(3, 4, 2, 2)).eval()
+    kept = net[0].kept
+    convert(net, "aps", X)
+    assert kept == {}
+    with torch.no_grad():
+        net(X)
+    new = convert(net, "aps", X)  # computes it from the parameter, not from what is kept
+    assert type(kept["scale"]) is torch.Tensor
+    new(X).sum().backward()
+    assert new.get_parameter("0.scale").grad.abs().max() > 0
+
+
+def test_convolutions_of_single_tokens():
+    net = nn.Sequential(
+        nn.Conv2d(3, 4, 2, 2), nn.Flatten(2), nn.Conv1d(4, 4, 1), nn.AdaptiveAvgPool1d(1)
+    )
+    assert convert(net, "aps", X)(X).shape == (1, 4, 1)
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_encoders_of_torch(batch_first):
+    class Encoded(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Conv2d(3, 8, 4, 4)
+            layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+            self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+        def forward(self, x, mask=None):
+            x = self.embed(x).flatten(2)
+            x = x.transpose(1, 2) if batch_first else x.permute(2, 0, 1)
+            return self.encoder(x, mask).mean(1 if batch_first else 0)
+
+    assert convert(Encoded(), "aps", X)(X).shape == (1, 8)
+    with pytest.raises(ConversionError, match="mask of positions"):
+        convert(Encoded(), "aps", (X, torch.zeros(16, 16)))
+
+
+class Unpadded(nn.Module):
+    """Patches that overlap without padding: fewer than a circle has."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.place = nn.Conv2d(3, 4, 4, 2), nn.Parameter(torch.randn(4, 7, 7))
+
+    def forward(self, x):
+        return (self.embed(x) + self.place).mean((2, 3))
+
+
+class Resized(nn.Module):
+    """Another size, not by a whole factor."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 4, 4, 4)
+
+    def forward(self, x):
+        return self.embed(F.interpolate(x, (12, 12), mode="bilinear")).relu().mean((2, 3))
+
+
+@pytest.mark.parametrize("make", [Unpadded, Resized])
+def test_images_themselves_may_be_counted_from_an_origin(make):
+    with pytest.raises(ConversionError, match="pass positions='canonical'"):
+        convert(make(), "aps", X)
+    new = convert(make(), "aps", X, positions="canonical")
+    assert [(site.role, site.name) for site in new.plan.sites if site.role == "counted"] == [
+        ("counted", "forward_x")
+    ]
 
 
 def test_unknown_operations_may_count_from_an_origin():

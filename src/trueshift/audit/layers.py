@@ -23,7 +23,8 @@ class LayerError:
 
     Errors are root mean squares of the difference as fractions of that of the output, averaged
     over images and shifts. On a coarser grid the shift is known up to one step, as a polyphase
-    layer may begin anywhere: the best of the neighbouring steps counts.
+    layer may begin anywhere: the best of the neighbouring steps counts. So does no step at all:
+    positions may be counted from an origin that moves with the image.
 
     Attributes:
         name: The module, with the number of the call if it is called again.
@@ -74,7 +75,9 @@ class LayerRecorder:
 
         def record(name: str, module: nn.Module, args: Any, result: Any) -> None:
             given, out = first_tensor(args), first_tensor(result)
-            if out is not None and out.ndim > 0 and len(out) < rows:
+            if out is None or out.ndim == 0 or len(out) > rows:  # windows are no pictures
+                return
+            if len(out) < rows:
                 given, out = parts.setdefault(name, _Parts(rows)).add(given, out)
             before, after = as_map(given, size), as_map(out, size)
             if after is None or len(after) % 2:
@@ -151,7 +154,7 @@ def map_error(y: Tensor, size: tuple[int, int], shift: Offsets, kind: str) -> fl
     if y.ndim == 2:
         return float(_relative(still, moved).mean())
     best: Tensor | None = None
-    for steps in itertools.product(*_steps(y.shape[2:], size, shift)):
+    for steps in {(0, 0), *itertools.product(*_steps(y.shape[2:], size, shift))}:
         if kind == "circular":
             a, b = circular_shift(still, *steps), moved
         else:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._validate import Stride, stride_per_axis
+from trueshift.convert.parts.partition import Partition
 from trueshift.layers.selectors import FixedSelector
 
 Layers = Mapping[str, nn.Module]
@@ -77,7 +78,8 @@ def observe_maps(
 ) -> Iterator[None]:
     """Call ``callback(name, module, inputs, output)`` after every call of a module.
 
-    Modules are leaves, and layers with a selector; not their parts, nor parts of scripted ones.
+    Modules are leaves, and layers with a selector; not their parts, nor parts of scripted ones, nor
+    those whose output begins where windows do: that is no map of the image.
     The callback returns nothing: a hook's result would replace the output.
     """
     with contextlib.ExitStack() as stack:
@@ -132,7 +134,7 @@ def _units(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]
     for name, child in model.named_children():
         full = f"{prefix}{name}"
         leaf = hasattr(child, "selector") or next(child.children(), None) is None
-        if leaf and not isinstance(child, torch.jit.ScriptModule):
+        if leaf and not isinstance(child, torch.jit.ScriptModule | Partition):
             yield full, child
         else:
             yield from _units(child, f"{full}.")

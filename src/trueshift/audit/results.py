@@ -86,6 +86,11 @@ class Measurement:
         """Whether every output of a shifted image has the bits of the unshifted one's."""
         return self.bitwise_share == 1
 
+    @property
+    def only_rounds(self) -> bool:
+        """Whether outputs of shifted images differ by no more than rounding in float32."""
+        return self.largest_change <= BREAKS * self.output_scale
+
     def heat_map(self) -> tuple[list[int], list[int], Tensor]:
         """Return the rows dy, the columns dx and the shares ``(rows, columns)``.
 
@@ -181,15 +186,22 @@ class AuditResult:
         return all(m.bitwise_equal for m in self.measurements)
 
     @property
+    def only_rounds(self) -> bool:
+        """Whether no shift of any kind changed outputs by more than rounding in float32 does."""
+        return all(m.only_rounds for m in self.measurements)
+
+    @property
     def first_break(self) -> LayerError | None:
-        """The first module whose output is not the shifted one; None if all are."""
-        return next((layer for layer in self.layers if layer.error > BREAKS), None)
+        """The first module whose output is not the shifted one; None if nothing breaks."""
+        broken = (layer for layer in self.layers if layer.error > BREAKS)
+        return None if self.only_rounds else next(broken, None)
 
     @property
     def largest_increase(self) -> LayerError | None:
-        """The module that adds most to the error of its input; None if none adds any."""
+        """The module that adds most to the error of its input; None if nothing breaks."""
         worst = max(self.layers, key=lambda layer: layer.added, default=None)
-        return worst if worst is not None and worst.added > BREAKS else None
+        breaks = worst is not None and worst.added > BREAKS and not self.only_rounds
+        return worst if breaks else None
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything but pictures and masks as plain values, ready for JSON."""

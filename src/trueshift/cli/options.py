@@ -89,6 +89,12 @@ def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
         help="select phases from the output or the input of operations (default: output)",
     )
     add(
+        "--positions",
+        choices=["refuse", "canonical"],
+        help="what --convert does where a network distinguishes positions, as position embeddings"
+        " do: refuse, or count them from an origin that the content chooses (refuse)",
+    )
+    add(
         "--padding",
         choices=["circular", "seam", *CYLINDERS],
         metavar="MODE",
@@ -100,7 +106,7 @@ def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
 
 def check_conversion(args: argparse.Namespace) -> None:
     """Raise if the options do not go together."""
-    for option in ("select_from", "padding"):
+    for option in ("select_from", "positions", "padding"):
         if getattr(args, option) and not args.convert:
             raise ValueError(
                 f"--{option.replace('_', '-')} says how --convert works: pass --convert too."
@@ -118,7 +124,12 @@ def converted(args: argparse.Namespace, loaded: Loaded, example: Tensor) -> Load
     given = args.padding or "circular"
     padding = tuple(given.split(",")) if given in CYLINDERS else given
     model = convert(
-        loaded.model, args.convert, example, select_from=args.select_from, padding=padding
+        loaded.model,
+        args.convert,
+        example,
+        select_from=args.select_from,
+        positions=args.positions or "refuse",
+        padding=padding,
     )
     how = args.convert if given == "circular" else f"{args.convert}, {given}"
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, converted ({how})")

@@ -21,7 +21,7 @@ from trueshift.convert.grids.interpret import analyse, register_rule
 from trueshift.convert.grids.seams import as_it_is, seam_refusals
 from trueshift.convert.grids.sites import plan_of
 from trueshift.convert.plan import Padding, Plan, Selection, Site
-from trueshift.convert.trace.trace import Traced, in_eval_mode, run
+from trueshift.convert.trace.trace import Traced, copied, in_eval_mode
 from trueshift.convert.verify import check, check_phase_0
 from trueshift.layers.spec import SELECT_FROM, Sampling
 
@@ -198,9 +198,13 @@ def _planned(analysis: Analysis, spec: Sampling, padding: Padding) -> Plan:
 
 def _flops(plan: Plan) -> int:
     """Count the FLOPs of the original on the example."""
+    if plan.traced is None:
+        return 0
+    root, arguments = plan.traced.root, plan.traced.arguments
+    # The counter's hooks fail on views of parameters that are made without gradients.
+    detached = {name: parameter.detach() for name, parameter in root.named_parameters()}
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        if plan.traced is not None:
-            run(plan.traced.root, plan.traced.arguments)
+        torch.func.functional_call(root, detached, (), copied(arguments))
     return int(counter.get_total_flops())
 
 

@@ -55,11 +55,17 @@ def verdict(result: AuditResult) -> str:
     worst = min(result.measurements, key=lambda m: m.consistency)
     pairs = f"{len(worst.shifts) * result.num_images:,}"
     masks = result.task == "segmentation"
+    word = "equivariant" if masks else "invariant"
     if result.bitwise_equal:
-        word = "equivariant" if masks else "invariant"
         return (
             f"{result.name} is exactly shift-{word} here: in {pairs} {_moved(worst)} images not one"
             " bit of its output changed."
+        )
+    if result.consistency == 1 and result.only_rounds:
+        change = max(m.largest_change / m.output_scale for m in result.measurements)
+        return (
+            f"{result.name} is shift-{word} up to rounding here: in {pairs} {_moved(worst)} images"
+            f" outputs moved by at most {number(change)} standard deviations."
         )
     if result.consistency == 1:
         what = "pixel changed its label" if masks else "label changed"

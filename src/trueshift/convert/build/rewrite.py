@@ -111,7 +111,7 @@ class Rewriter:
         for node in order:
             if node.op == "output":
                 self.graph.output(fx.node.map_arg(node.args[0], self._returned))
-            elif node.op != "placeholder":
+            else:
                 self._emit(node)
         self.graph.eliminate_dead_code(changes_something)
         for node in self.graph.nodes:
@@ -128,7 +128,9 @@ class Rewriter:
 
     def _emit(self, node: fx.Node) -> None:
         site = self.sites.get(node.name)
-        if site is None:
+        if node.op == "placeholder":
+            new = self.env[node.name]
+        elif site is None:
             new = self._activation(node) if is_activation(node) else self._copied(node)
         elif site.role == "up":
             new = self._up(node, site)

@@ -34,10 +34,13 @@ from trueshift.convert.trace.trees import leaves, map_leaves
 
 Rule = Callable[["Analysis", Call], Any]
 
-
 _SOME_WRAP = (
     "it distinguishes positions, and only some axes wrap.",
     "Use global pooling, or pass padding='circular' or 'seam'.",
+)
+_COUNT = (
+    " Or pass positions='canonical': positions are then counted from an origin that the content"
+    " choose."
 )
 
 
@@ -159,16 +162,17 @@ class Analysis:
         call = read_call(node, module, args, kwargs, self.attribute)
         try:
             return self._apply(call, module, args, kwargs)
-        except Refused as refused:
-            self._look_for_origin(node, refused)
-            reason, advice = refused.reason, refused.advice
         except TooSmall as small:
             small.place = self._map_before(node)
             raise
+        except Refused as error:
+            refused = error
         except Exception as error:
-            reason = f"it fails at the converted network's sizes: {type(error).__name__}: {error}"
-            advice = "Pass an example of the size that the network is made for."
-        self.refusals.append(Refusal(place_of(node), _shown(node, module), reason, advice))
+            fails = f"it fails at the converted network's sizes: {type(error).__name__}: {error}."
+            refused = Refused(fails, "Pass an example of the size that the network is made for.")
+        self._look_for_origin(node, refused)
+        what = (place_of(node), _shown(node, module))
+        self.refusals.append(Refusal(*what, refused.reason, refused.advice))
         return UNKNOWN
 
     def _apply(self, call: Call, module: nn.Module | None, args: Any, kwargs: Any) -> Any:
@@ -249,8 +253,10 @@ class Analysis:
 
     def _look_for_origin(self, node: fx.Node, refused: Refused) -> None:
         """Raise ``NeedsOrigin`` if positions may be distinguished and there is a map before."""
-        wanted = self.flatten if isinstance(refused, Flattened) else self.positions
-        if "canonical" not in (wanted, self.positions):
+        flattened = isinstance(refused, Flattened)
+        if "canonical" not in (self.flatten if flattened else self.positions, self.positions):
+            if not flattened and self.own_padding is False and self._map_before(node) is not None:
+                refused.advice += _COUNT
             return
         if not isinstance(self.own_padding, bool):
             refused.reason, refused.advice = _SOME_WRAP

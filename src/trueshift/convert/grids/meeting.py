@@ -19,10 +19,6 @@ from trueshift.convert.grids.values import (
 
 _OTHER_MEANING = "a spatial axis is combined with an axis that is not spatial."
 _OWN_AXES = "Keep space and channels on their own axes."
-COUNT = (
-    "Pass positions='canonical': positions are then counted from an origin that the content"
-    " chooses. Or pass padding='seam'."
-)
 
 
 def same(lattice: Lattice, a: Kind, b: Kind) -> None:
@@ -59,7 +55,7 @@ def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
         raise Refused(
             "a map meets a tensor that differs from position to position (a learned or"
             " fixed position embedding, coordinates, or a bias of relative positions).",
-            COUNT + " Or remove it, or make it depend on the image.",
+            "Remove it, or make it depend on the image, or pass padding='seam'.",
         )
     return spatial[0]
 

@@ -26,6 +26,14 @@ def weighted(digits: Sequence[Digit]) -> Weighted:
 
 def recipe_of(lattice: Lattice, axes: Sequence[Weighted]) -> Recipe:
     """Return the recipe of an offset, given the digits of each axis."""
+    axes = [
+        [
+            (part, weight * within)
+            for digit, weight in axis
+            for part, within in weighted(lattice.expand((digit,)))
+        ]
+        for axis in axes
+    ]
     numbers = sorted({digit.phase for axis in axes for digit, _ in axis})
     phases = [lattice.phases[number] for number in numbers]
     places = [sorted(phase.parents) for phase in phases]
@@ -43,7 +51,7 @@ def recipe_of(lattice: Lattice, axes: Sequence[Weighted]) -> Recipe:
 def followed(lattice: Lattice, phase: Phase) -> Recipe:
     """Return the recipe of a phase that others determine."""
     digits = [phase.digits.get(axis, ()) for axis in sorted(phase.parents)]
-    return recipe_of(lattice, [weighted(lattice.expand(axis)) for axis in digits])
+    return recipe_of(lattice, [weighted(axis) for axis in digits])
 
 
 def offset_of(lattice: Lattice, spaces: Sequence[Space]) -> tuple[Recipe, tuple[int, ...]]:
@@ -53,6 +61,6 @@ def offset_of(lattice: Lattice, spaces: Sequence[Space]) -> tuple[Recipe, tuple[
     strides = []
     for axis in range(len(lattice.sizes[spaces[0].root])):
         space = by_axis.get(axis, Space(spaces[0].root, axis))
-        digits.append(weighted(lattice.expand(space.digits)))
+        digits.append(weighted(space.digits))
         strides.append(lattice.stride(space))
     return recipe_of(lattice, digits), tuple(strides)

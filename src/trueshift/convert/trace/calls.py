@@ -86,6 +86,8 @@ _PLAIN_MODULES: tuple[tuple[type, str], ...] = (
     (nn.GroupNorm, "over_space"),
     (nn.modules.instancenorm._InstanceNorm, "over_space"),
     (nn.MultiheadAttention, "multi_head_attention"),
+    (nn.TransformerEncoder, "encoder"),
+    (nn.TransformerEncoderLayer, "encoder"),
 )
 
 

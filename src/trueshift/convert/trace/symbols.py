@@ -49,6 +49,9 @@ class TracedProxy(fx.Proxy):
     def __setitem__(self, key: Any, item: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, key, item), {})
 
+    def __repr__(self) -> str:
+        return super().__repr__() if isinstance(self.value, Tensor) else repr(self.value)
+
     def dim(self) -> int:
         return self.value.dim()
 

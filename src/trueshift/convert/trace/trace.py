@@ -183,8 +183,7 @@ def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
         opaque: Module classes and functions that are not traced into.
     """
     classes = tuple(op for op in opaque if isinstance(op, type) and issubclass(op, nn.Module))
-    arguments = {name: _copy(value) for name, value in bind(model, example).items()}
-    tracer = Tracer(arguments, classes)
+    tracer = Tracer(copied(bind(model, example)), classes)
     try:
         with torch.no_grad(), _symbolic_creation(tracer), _nothing_wrapped(opaque):
             graph = tracer.trace(model)
@@ -204,13 +203,12 @@ def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
 @contextlib.contextmanager
 def in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Put a model in eval mode; afterwards undo that and whatever its code changed in itself."""
-    modules = list(model.modules())
-    live = [vars(m) for m in modules]
-    live += [part for m in modules for part in (m._parameters, m._buffers, m._modules)]
+    live = [vars(module) for module in model.modules()]
+    live += [part for state in live for part in state.values() if isinstance(part, dict)]
     before = [state.copy() for state in live]
     values = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
-        model.eval()
+        model.train().eval()  # train() drops what was computed from weights for eval mode
         yield
     finally:
         for state, saved in zip(live, before, strict=True):
@@ -223,8 +221,12 @@ def in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 def run(model: nn.Module, inputs: dict[str, Any]) -> list[Tensor]:
     """List the tensors that a network returns for copies of its inputs; it may change them."""
-    copies = {name: _copy(x) for name, x in inputs.items()}
-    return [leaf for leaf in leaves(model(**copies)) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves(model(**copied(inputs))) if isinstance(leaf, Tensor)]
+
+
+def copied(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Copy the tensors of a network's inputs."""
+    return {name: x.detach().clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
 
 
 def bind(model: nn.Module, example: Any) -> dict[str, Any]:
@@ -282,10 +284,6 @@ def _nothing_wrapped(opaque: Iterable[Any]) -> Iterator[None]:
         yield
     finally:
         wrapped.update(hidden)
-
-
-def _copy(value: Any) -> Any:
-    return value.detach().clone() if isinstance(value, Tensor) else value
 
 
 _SKIP = ("/torch/", "trueshift/convert/", "/contextlib.py", "/inspect.py")

@@ -118,6 +118,16 @@ def attention(a: Analysis, call: Call) -> Any:
     return Value(result, (*kinds, query.kinds[-2], value.kinds[-1]))
 
 
+def encoder(a: Analysis, call: Call) -> Any:
+    """Attend and mix channels with the modules of torch."""
+    value, *rest = call.args
+    masks = [mask for mask in (*rest, *call.node.kwargs.values()) if mask not in (None, False)]
+    if masks:
+        raise Refused("attention with a mask of positions.", "Drop the mask.")
+    _refuse_spatial(value, [-1], "mixes")
+    return Value(a.execute(call), value.kinds)
+
+
 def multi_head_attention(a: Analysis, call: Call) -> Any:
     """Attend with the module of torch."""
     query, key, value = call.args[:3]
@@ -215,6 +225,7 @@ RULES: dict[str, Rule] = {
     "linear": linear,
     "einsum": einsum,
     "scaled_dot_product_attention": attention,
+    "encoder": encoder,
     "multi_head_attention": multi_head_attention,
     "roll": tokens_shift,
 }

@@ -36,10 +36,10 @@ def without_positions(a: Analysis, call: Call, scores: Value, node: fx.Node) -> 
         a.actions[call.node] = Action("mask", on=node, note="no window is at a border of a circle")
         return True
     grids = [_grid(scores.kinds[axis], scores.data.shape[axis]) for axis in axes]
-    if len(axes) != 2 or not all(grids):
+    if len(axes) != 2:
         return False
     (rows, row_sizes), (columns, column_sizes) = grids
-    if [row.axis for row in rows] != [column.axis for column in columns]:
+    if not rows or [row.axis for row in rows] != [column.axis for column in columns]:
         return False  # the rows and columns of a map, not two of its positions
     shift = []
     for row, column, n, m in zip(rows, columns, row_sizes, column_sizes, strict=True):

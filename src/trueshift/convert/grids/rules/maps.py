@@ -39,13 +39,16 @@ def on_map(value: Value) -> bool:
     return any(isinstance(kind, Space) or kind is CONSTANT for kind in kinds)
 
 
-def original(a: Analysis, call: Call, value: Value) -> Any:
-    """Leave an operation alone whose axes are no grids: they are counted from an origin."""
+def original(a: Analysis, call: Call, value: Value, pointwise: bool = False) -> Any:
+    """Leave an operation alone whose axes are no grids: they are counted from an origin.
+
+    One that treats every position alone may have axes of any meaning.
+    """
     result: Tensor = a.execute(call)
     kinds: list[Kind] = [value.kinds[0], OTHER]
     check_channels(value)
     for kind in value.kinds[2:]:
-        if spaces_of(kind):
+        if spaces_of(kind) and not pointwise:
             raise Refused("it convolves flattened positions.", "Convolve the map itself.")
     for kind, before, after in zip(
         value.kinds[2:], value.data.shape[2:], result.shape[2:], strict=True

@@ -118,6 +118,8 @@ def _leave_origin(a: Analysis, call: Call, value: Value) -> Value:
     if len(frames) != result.ndim - 2 or any(
         after % n for after, n in zip(result.shape[2:], sizes, strict=True)
     ):
+        if a.positions == "canonical":
+            return original(a, call, value)
         raise Refused("pooled bins are resized to another size.", "Resize to the map's own size.")
     factors = tuple(after // n for after, n in zip(result.shape[2:], sizes, strict=True))
     pairs = [a.lattice.up(frame.space, f) for frame, f in zip(frames, factors, strict=True)]

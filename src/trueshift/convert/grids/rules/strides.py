@@ -38,14 +38,15 @@ def convolution(a: Analysis, call: Call) -> Any:
     dim = value.data.ndim - 2
     if weight.has_space:
         raise Refused("its weights depend on space.", "Use weights that are parameters.")
-    if not on_map(value):
-        return original(a, call, value)
-    check_channels(value)
     kernel = tuple(weight.data.shape[2:])
     dilation = per_axis(call.get("dilation", 1), dim)
     reach = tuple(d * (k - 1) for d, k in zip(dilation, kernel, strict=True))
     left, right = _borders(call.get("padding", 0), reach)
     stride = per_axis(call.get("stride", 1), dim)
+    if not on_map(value):
+        mixes_channels_only = not any((*left, *right, *reach)) and max(stride) == 1
+        return original(a, call, value, mixes_channels_only)
+    check_channels(value)
     if _covers(value, left, right, reach, stride):
         raise Flattened
     mode = call.get("padding_mode", "zeros")
