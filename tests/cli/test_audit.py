@@ -212,7 +212,7 @@ def test_torchvision_and_timm_with_weights(tmp_path, capsys):
         (["my_nets:nothing"], ValueError, "my_nets has no nothing"),
         (["my_nets:wrong"], ValueError, "must return a torch.nn.Module, got dict"),
         (["my_nets:build", "--images", "nowhere"], FileNotFoundError, "nowhere is not a folder"),
-        (["my_nets:build", "--fail-under", "99"], ValueError, r"a fraction in 0..1, got 99"),
+        (["my_nets:build", "--fail-under", "99"], ValueError, r"a fraction from 0 to 1, got 99"),
         (["my_nets:build", "--shifts", "-3"], ValueError, "--shifts must be a number or all"),
         (["my_nets:build", "--shifts", "3"], ValueError, "from: out, aux"),
         (["my_nets:build", "--html", "no/x.html"], FileNotFoundError, "no folder no"),
@@ -288,7 +288,7 @@ def test_anchored_windows_are_compared_with_the_centre(net, capsys, tmp_path):
     ("words", "message"),
     [
         (("--anchor", "24"), "--anchor is for frames that move: pass --kind standard"),
-        (("--anchor", "24", "--kind", "standard", "--convert", "aps"), "second network: pass one"),
+        (("--anchor", "24", "--kind", "standard", "--convert", "aps"), "a second network. Pass only one"),
     ],
 )
 def test_anchors_that_make_no_sense(net, words, message):

@@ -67,7 +67,7 @@ def test_components_and_filters(tmp_path, photos, capsys):
 
 def test_wrong_words(tmp_path, capsys):
     assert main(["figure", "filters", "net.onnx"]) == 2
-    assert "net.onnx is no checkpoint" in capsys.readouterr().err
+    assert "net.onnx is not a checkpoint" in capsys.readouterr().err
     assert main(["figure", "filters", "a.ckpt", "--out", str(tmp_path / "no" / "x.png")]) == 2
     assert "no folder" in capsys.readouterr().err
     with pytest.raises(SystemExit):

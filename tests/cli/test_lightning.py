@@ -122,7 +122,7 @@ def test_help_speaks_of_recipes(capsys):
         ("test", ["--ckpt", "nothing.ckpt"], "no checkpoint nothing.ckpt"),
         ("test", ["--ckpt"], "needs a value"),
         ("test", ["--resume", "runs/x"], "--resume is for fit"),
-        ("fit", ["--ckpt", "a.ckpt"], "--ckpt is for tests"),
+        ("fit", ["--ckpt", "a.ckpt"], "--ckpt is for validate, test"),
         ("fit", ["--no-report"], "--no-report is for test"),
         ("fit", [], "fit: pass a recipe, --config FILE"),
     ],

@@ -81,7 +81,7 @@ def test_other_data_is_refused(arrays):
         check_cifar10(few, "here")
     labels = arrays.train_labels.clone()
     labels[0] = 5
-    with pytest.raises(ValueError, match=r"in here is damaged .* per class \[4999, 5000"):
+    with pytest.raises(ValueError, match=r"in here is damaged, .* per class \[4999, 5000"):
         check_cifar10(arrays._replace(train_labels=labels), "here")
     labels[0] = -1
     with pytest.raises(ValueError, match=r"per class out of 0..9"):

@@ -89,7 +89,7 @@ def test_shift_consistency_gets_the_whole_image(root):
 def test_missing_and_damaged_data_is_named(root, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"there is no folder train in .* Place the"):
         make(tmp_path / "none")
-    with pytest.raises(FileNotFoundError, match=r"ImageNet: looked for .* image-net.org"):
+    with pytest.raises(FileNotFoundError, match=r"ImageNet: there is no folder .* image-net.org"):
         ImageNet(str(tmp_path / "none")).setup()
     with pytest.raises(ValueError, match="holds 2 class folders instead of 1000"):
         ImageNet(str(root)).setup()

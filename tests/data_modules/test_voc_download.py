@@ -150,7 +150,7 @@ def test_only_what_is_missing_is_made(tmp_path, served):
     assert fetch_voc(root)["train_aug"] == 3
     assert not (root / "voc.tar").exists()
     (folder / "ImageSets/Segmentation/val.txt").unlink()
-    with pytest.raises(FileExistsError, match=r"is there, but without .*val\.txt. Pass --force"):
+    with pytest.raises(FileExistsError, match=r"exists, but has no .*val\.txt. Pass --force"):
         fetch_voc(root)
 
 
@@ -220,4 +220,4 @@ def test_a_new_process_finds_torchvision_by_itself(tmp_path):
     )
     assert told.returncode == 2
     assert "Traceback" not in told.stderr
-    assert "looked for VOCtrainval" in told.stderr
+    assert "no VOCtrainval" in told.stderr
