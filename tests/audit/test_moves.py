@@ -12,7 +12,13 @@ from trueshift.audit import audit
 from trueshift.audit.moves import bootstrap, difference
 from trueshift.audit.shifting import NEIGHBOURS, diagonal
 from trueshift.data import make_shapes
-from trueshift.report.words import difference_rows, summary_rows
+from trueshift.report.words import (
+    difference_rows,
+    move_table,
+    percent,
+    short_names,
+    summary_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +117,28 @@ def test_differences_of_two_networks(images):
     )
 
 
+def test_the_table_of_moves_has_every_number_and_its_difference(images):
+    results = [
+        audit(model, images, LABELS, kind="standard", window=32, name=f"net, {name}")
+        for name, model in (("centre", Striped()), ("x 1", ts.anchor(Striped(), 24, modulus=8)))
+    ]
+    assert short_names(results) == ["centre", "x 1"]
+    assert short_names(results[:1]) == ["net, centre"]
+    table = dict(move_table(results))
+    assert list(table) == ["Labels unchanged", "Accuracy", "Same windows", "Same bits"]
+    assert [row.name for row in table["Accuracy"]] == ["all nine", "1 px", "2 px", "4 px", "8 px"]
+    mine, theirs = (one.measurements[0].moves[0] for one in results)
+    row = table["Labels unchanged"][1]
+    assert [value for value, _ in row.values] == [
+        percent(move.consistency.mean) for move in (mine, theirs)
+    ]
+    assert row.difference[0] == f"{100 * difference(mine, theirs).mean:+.1f}"
+    assert table["Same windows"][1].values == (("\N{EN DASH}", ""), (percent(theirs.agreement), ""))
+    assert table["Same bits"][1].difference == ("", "")
+    (row, *_) = dict(move_table(results[:1]))["Labels unchanged"]
+    assert len(row.values) == 1
+
+
 def test_the_report_draws_the_curve_and_the_frame(images, tmp_path):
     results = [
         audit(model, images, kind="standard", window=32, name=name)
@@ -119,7 +147,7 @@ def test_the_report_draws_the_curve_and_the_frame(images, tmp_path):
     page = results[0].to_html(tmp_path / "a.html", results[1]).read_text()
     assert page.count("<polyline") == 2
     assert "Move the frame over a photo" in page
-    assert "anchored minus plain" in page
+    assert 'id="heat"' not in page  # nothing but the moves of the curve
     assert '"windows": [[[' in page
     numbers = json.loads(results[0].to_json(tmp_path / "a.json").read_text())
     moves = numbers["measurements"][0]["moves"]

@@ -13,16 +13,18 @@ from torch import Tensor
 from trueshift import __version__
 from trueshift._files import check_parent
 from trueshift.audit.results import AuditResult, Measurement
+from trueshift.audit.shifting import ALL_MOVES
 from trueshift.report.examples import example_data, mask_rows, worst_cards
 from trueshift.report.images import data_uri, heat_picture, signed_picture
 from trueshift.report.words import (
     break_text,
-    difference_rows,
+    move_table,
     number,
     percent,
     selection_rows,
     selection_verdict,
     shift_text,
+    short_names,
     summary_lines,
     summary_rows,
     verdict,
@@ -65,9 +67,16 @@ def render(result: AuditResult, other: AuditResult | None = None) -> str:
         verdicts=[_unbroken(verdict(one)) for one in results],
         breaks=[break_text(one) for one in results],
         comparison=_comparison(results),
-        differences=[] if other is None else difference_rows(result, other),
+        short=short_names(results),
+        anchored=any(
+            m.agreement is not None for one in results for k in one.measurements for m in k.moves
+        ),
         curve=_curve(results),
-        heats=[[_heat(m, lowest) for m in one.measurements] for one in results],
+        moves=move_table(results),
+        heats=[
+            [_heat(m, lowest) for m in one.measurements if not ALL_MOVES.issuperset(m.shifts)]
+            for one in results
+        ],
         lowest=lowest,
         largest_error=max((la.error for one in results for la in one.layers), default=0.0),
         choices=[_choices(one) for one in results],
@@ -115,7 +124,7 @@ def _check_same(a: AuditResult, b: AuditResult) -> None:
 
 def _comparison(results: list[AuditResult]) -> list[tuple[str, list[str]]]:
     """Return rows of the table: a name and a value for each network."""
-    columns = [dict(summary_rows(one)) for one in results]
+    columns = [dict(summary_rows(one, moves=False)) for one in results]
     names = list(dict.fromkeys(name for column in columns for name in column))
     return [
         (name, [_unbroken(column.get(name, "–")) for column in columns])  # noqa: RUF001
@@ -136,7 +145,8 @@ def _lowest(results: list[AuditResult]) -> float:
 
 def _curve(results: list[AuditResult]) -> dict[str, Any] | None:
     """Return consistency over the distance of moves as lines of a drawing of 100 x 100."""
-    curves = [(one.name, m.moves) for one in results for m in one.measurements if m.moves]
+    pairs = zip(short_names(results), results, strict=True)
+    curves = [(name, m.moves) for name, one in pairs for m in one.measurements if m.moves]
     if not curves:
         return None
     distances = sorted({move.distance for _, moves in curves for move in moves})
@@ -151,12 +161,12 @@ def _curve(results: list[AuditResult]) -> dict[str, Any] | None:
         {
             "name": name,
             "points": [(at[m.distance], height(m.consistency.mean)) for m in moves],
-            "bars": [
-                (at[m.distance], height(m.consistency.high), height(m.consistency.low))
+            "bars": [  # next to each other
+                (at[m.distance] + k, height(m.consistency.high), height(m.consistency.low))
                 for m in moves
             ],
         }
-        for name, moves in curves
+        for k, (name, moves) in enumerate(curves)
     ]
     return {"lowest": lowest, "ticks": at, "lines": lines}
 

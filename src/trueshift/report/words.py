@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from trueshift.audit.moves import Estimate, Move, difference
 from trueshift.audit.results import BREAKS, AuditResult, Measurement
@@ -92,7 +94,7 @@ def break_text(result: AuditResult) -> str:
     """Say which module breaks first and which adds most."""
     first, most = result.first_break, result.largest_increase
     if not result.layers:
-        return "The modules of the network were not measured."
+        return ""
     if first is None:
         return "No module breaks: every map moves along with the image, up to rounding."
     where = "an operation just before " if first.input_error > BREAKS else ""
@@ -102,8 +104,8 @@ def break_text(result: AuditResult) -> str:
     return text
 
 
-def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
-    """Return the main numbers as (name, value)."""
+def summary_rows(result: AuditResult, moves: bool = True) -> list[tuple[str, str]]:
+    """Return the main numbers as (name, value), with or without those of :func:`move_rows`."""
     rows = []
     for m in result.measurements:
         low, high = (percent(end) for end in m.interval)
@@ -121,7 +123,7 @@ def summary_rows(result: AuditResult) -> list[tuple[str, str]]:
         rows.append((f"Largest output change{kind}", _change(m.largest_change, m)))
         rows.append((f"Median output change{kind}", _change(m.median_change, m)))
         rows.append((f"Outputs with the same bits{kind}", percent(m.bitwise_share)))
-        rows += move_rows(m)
+        rows += move_rows(m) if moves else []
     first, most = result.first_break, result.largest_increase
     if result.layers:
         rows.append(("Breaks first at", "nowhere" if first is None else first.name))
@@ -139,6 +141,68 @@ def move_rows(m: Measurement) -> list[tuple[str, str]]:
     rows = [] if m.neighbours is None else [("Same label in all nine frames", _move(m.neighbours))]
     rows += [(f"Moved by {move.distance} px along both axes", _move(move)) for move in m.moves]
     return rows
+
+
+class MoveRow(NamedTuple):
+    """How frames moved by a distance did: a value for each network, and their difference."""
+
+    name: str
+    values: tuple[tuple[str, str], ...]
+    difference: tuple[str, str]
+
+
+def move_table(results: Sequence[AuditResult]) -> list[tuple[str, list[MoveRow]]]:
+    """Return what :func:`move_rows` and :func:`difference_rows` say, measure by measure.
+
+    Numbers come with their interval; where there is none, it is empty.
+    """
+    columns = [_moves_by_name(m) for one in results for m in one.measurements if m.moves]
+    shared = [name for name in (columns or [{}])[0] if all(name in column for column in columns)]
+    pixels = any(one.task == "segmentation" for one in results)
+    measures = (
+        ("Pixels unchanged" if pixels else "Labels unchanged", "consistency", "image_shares"),
+        ("Accuracy", "accuracy", "image_accuracies"),
+        ("Same windows", "agreement", ""),
+        ("Same bits", "bitwise_share", ""),
+    )
+    table = []
+    for title, field, of_images in measures:
+        rows = []
+        for name in shared:
+            moves = [column[name] for column in columns]
+            values = [getattr(move, field) for move in moves]
+            gain = difference(*moves, of_images) if of_images and len(moves) == 2 else None
+            if any(value is not None for value in values):
+                cells = tuple(_cell(value) for value in values)
+                rows.append(MoveRow(name, cells, _gain(gain)))
+        table += [(title, rows)] if rows else []
+    return table
+
+
+def _moves_by_name(m: Measurement) -> dict[str, Move]:
+    near = {} if m.neighbours is None else {"all nine": m.neighbours}
+    return near | {f"{move.distance} px": move for move in m.moves}
+
+
+def _cell(value: Estimate | float | None) -> tuple[str, str]:
+    if isinstance(value, Estimate):
+        low, high = (percent(end).removesuffix(" %") for end in (value.low, value.high))
+        return percent(value.mean), f"{low} to {high}"
+    return ("\N{EN DASH}" if value is None else percent(value)), ""
+
+
+def _gain(gain: Estimate | None) -> tuple[str, str]:
+    if gain is None:
+        return "", ""
+    mean, low, high = (f"{100 * v:+.1f}" for v in (gain.mean, gain.low, gain.high))
+    return mean, f"{low} to {high}"
+
+
+def short_names(results: Sequence[AuditResult]) -> list[str]:
+    """Return the names of networks without what is the same before a comma."""
+    heads, tails = zip(*(one.name.rpartition(", ")[::2] for one in results), strict=True)
+    alike = len(results) > 1 and len(set(heads)) == 1
+    return list(tails) if alike else [one.name for one in results]
 
 
 def difference_rows(first: AuditResult, second: AuditResult) -> list[tuple[str, str]]:
