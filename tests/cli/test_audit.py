@@ -288,7 +288,10 @@ def test_anchored_windows_are_compared_with_the_centre(net, capsys, tmp_path):
     ("words", "message"),
     [
         (("--anchor", "24"), "--anchor is for frames that move: pass --kind standard"),
-        (("--anchor", "24", "--kind", "standard", "--convert", "aps"), "a second network. Pass only one"),
+        (
+            ("--anchor", "24", "--kind", "standard", "--convert", "aps"),
+            "a second network. Pass only one",
+        ),
     ],
 )
 def test_anchors_that_make_no_sense(net, words, message):

@@ -40,7 +40,7 @@ _SOME_WRAP = (
 )
 _COUNT = (
     " Or pass positions='canonical': positions are then counted from an origin that the content"
-    " choose."
+    " chooses."
 )
 
 
