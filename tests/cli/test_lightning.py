@@ -7,11 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from lightning.pytorch import Trainer
 
+import trueshift as ts
 from trueshift.cli import lightning
 from trueshift.cli.main import main
 from trueshift.cli.runs import expand
+from trueshift.data import Shapes
+from trueshift.training import Classifier
 
 RECIPE = {
     "seed_everything": 3,
@@ -95,6 +100,33 @@ def test_fit_test_predict_and_resume(recipe, capsys):
     assert "epoch 2/3" not in out
     assert (run / "metrics.0.csv").is_file()  # the curves so far are kept
     assert [path.name for path in run.parent.iterdir()] == ["0"]
+
+
+def test_a_saved_network_is_tested_with_its_recipe(recipe):
+    images = torch.rand(4, 3, 8, 8)
+    options = {"depths": [1, 1], "widths": [4, 8], "stem": "cifar"}
+    spec = ts.Sampling("lps", antialias="tri3", hidden=[2])
+    saved = ts.models.resnet(spec, num_classes=10, **options).eval()
+    ts.save(saved, "net.safetensors")
+    ts.save(ts.models.resnet(spec, num_classes=3, **options), "other.safetensors")
+    with pytest.raises(ValueError, match="pass its recipe, --config FILE"):
+        lightning.main("test", ["--ckpt", "net.safetensors"])
+    words = ["--config", recipe, "--no-report", "--ckpt"]
+    assert lightning.main("test", [*words, "net.safetensors"]) == 0
+    results = json.loads(Path("runs/shapes/small/0/results.json").read_text())
+    assert results["metrics"]["all_bitwise_equal"] is True
+    module = Classifier(
+        network="resnet",
+        spec=spec,
+        num_classes=10,
+        network_options=options,
+        weights="net.safetensors",
+    )
+    trainer = Trainer(logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer.test(module, Shapes(size=8, num_test=8), verbose=False)
+    assert torch.equal(module.network.eval()(images), saved(images))
+    with pytest.raises(ValueError, match=r"other.safetensors are not those of this network"):
+        lightning.main("test", [*words, "other.safetensors"])
 
 
 def test_print_config_makes_no_folder(recipe, capsys):

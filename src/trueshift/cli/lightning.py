@@ -51,7 +51,8 @@ from trueshift.training import (  # noqa: E402
 )
 
 _RUN_HELP = (
-    "Short forms: --ckpt FILE also takes the configuration that was saved next to the checkpoint."
+    "Short forms: --ckpt FILE also takes the configuration that was saved next to the checkpoint;"
+    " with --config RECIPE, FILE may be one of trueshift.save."
 )
 HELP = {
     "fit": (

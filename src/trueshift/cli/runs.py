@@ -48,14 +48,21 @@ def expand(verb: str, words: list[str]) -> Asked:
     if checkpoint is not None:
         # However it was trained, it is tested in float32, unless later words say otherwise.
         precision = [] if verb == "fit" else ["--trainer.precision", "32-true"]
-        words = [*_configuration(checkpoint), *precision, *words]
+        words = [*_configuration(checkpoint, words), *precision, *words]
     return Asked(words, _find_folder(words, root), report)
 
 
-def _configuration(checkpoint: str) -> list[str]:
+def _configuration(checkpoint: str, words: list[str]) -> list[str]:
     """Return the words that load a checkpoint with the configuration saved next to it."""
     if not Path(checkpoint).is_file():
         raise FileNotFoundError(f"no checkpoint {checkpoint}.")
+    if Path(checkpoint).suffix == ".safetensors":
+        recipe = _take(words, "--config") or _take(words, "-c")
+        if recipe is None:
+            raise ValueError(
+                f"{checkpoint} holds a network, but not its data: pass its recipe, --config FILE."
+            )
+        return ["--config", recipe, "--model.weights", checkpoint]
     config = _folder_of(checkpoint) / CONFIG
     if not config.is_file():
         raise FileNotFoundError(

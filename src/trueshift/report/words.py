@@ -71,10 +71,10 @@ def verdict(result: AuditResult) -> str:
         )
     if result.consistency == 1:
         what = "pixel changed its label" if masks else "label changed"
-        change = number(max(m.largest_change for m in result.measurements))
+        change = max(m.largest_change for m in result.measurements)
         return (
             f"{result.name} keeps its labels: in {pairs} {_moved(worst)} images no {what},"
-            f" though outputs moved by up to {change}."
+            f" though outputs moved by up to {number(change)}."
         )
     share = percent(1 - worst.consistency)
     low, high = (percent(1 - end) for end in reversed(worst.interval))
@@ -171,7 +171,8 @@ def move_table(results: Sequence[AuditResult]) -> list[tuple[str, list[MoveRow]]
         for name in shared:
             moves = [column[name] for column in columns]
             values = [getattr(move, field) for move in moves]
-            gain = difference(*moves, of_images) if of_images and len(moves) == 2 else None
+            paired = len(moves) == 2 and of_images
+            gain = difference(moves[0], moves[1], of_images) if paired else None
             if any(value is not None for value in values):
                 cells = tuple(_cell(value) for value in values)
                 rows.append(MoveRow(name, cells, _gain(gain)))

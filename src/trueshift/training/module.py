@@ -47,6 +47,7 @@ class NetworkModule(LightningModule):
         network_options: Further arguments of the builder, for instance ``stem`` or ``widths``. That
             of another package gets only these: name its number of classes too.
         convert: How a network of another package is converted; ``None`` leaves it as it is.
+        weights: What the network starts from, a file of :func:`trueshift.save`.
         optimizer: ``"sgd"``, as in the paper, or ``"muon"``, which is quicker: see :class:`Muon`.
         lr: Highest learning rate.
         momentum: Momentum.
@@ -82,6 +83,7 @@ class NetworkModule(LightningModule):
         num_classes: int,
         network_options: dict[str, Any] | None = None,
         convert: Conversion | None = None,
+        weights: str | None = None,
         optimizer: Literal["sgd", "muon"] = "sgd",
         lr: float = 0.1,
         momentum: float = 0.9,
@@ -148,6 +150,8 @@ class NetworkModule(LightningModule):
         return torch.optim.SGD(self.parameter_groups(), **options)
 
     def setup(self, stage: str) -> None:
+        if self.hparams["weights"] is not None and self.trainer.ckpt_path is None:
+            _load_weights(self.network, self.hparams["weights"])
         if stage == "fit" and self.hparams["calibrate"]:
             images, _ = next(iter(self.trainer.datamodule.train_dataloader()))  # type: ignore[attr-defined]
             calibrate(self.network, images)
@@ -214,6 +218,14 @@ class NetworkModule(LightningModule):
 def _global_seed() -> int | None:
     seed = os.environ.get("PL_GLOBAL_SEED")
     return None if seed is None else int(seed)
+
+
+def _load_weights(network: nn.Module, path: str) -> None:
+    saved = models.load(path).state_dict()
+    try:
+        network.load_state_dict(saved)
+    except RuntimeError as error:
+        raise ValueError(f"the weights in {path} are not those of this network: {error}") from error
 
 
 def _build(

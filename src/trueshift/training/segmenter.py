@@ -81,6 +81,7 @@ class Segmenter(NetworkModule):
         fresh = stage == TrainerFn.FITTING and self.trainer.ckpt_path is None
         if fresh and self.hparams["backbone"] is not None:
             load_backbone(self._backbone()[0], self.hparams["backbone"])
+        super().setup(stage)
 
     def train(self, mode: bool = True) -> Segmenter:
         """Set the mode; frozen statistics stay in eval mode."""
