@@ -273,7 +273,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, required=True)
     parser.add_argument("--cache", type=Path, default=Path("frames"), help="folder for outputs")
     parser.add_argument("--count", type=int, default=800, help="number of photos")
-    parser.add_argument("--rules", nargs="+", help="only these: centre, anchored1, ...")
+    parser.add_argument("--rules", nargs="+", help="only these, others stay in the JSON file")
     parser.add_argument("--output", type=Path, help="JSON file")
     parser.add_argument("--cost", action="store_true", help="only measure time, without photos")
     args = parser.parse_args()
@@ -288,6 +288,8 @@ def main() -> None:
     chosen = {key: chosen[key] for key in args.rules or chosen}
     files = sorted(path for path in args.photos.glob("*/*") if path.is_file())
     order = np.random.default_rng(0).permutation(len(files))[: args.count]
+    output = args.output or RESULTS / f"frames-{name}.json"
+    before = json.loads(output.read_text()) if output.exists() else {}
     rows = []
     for number, i in enumerate(order, start=1):
         scene = Scene(network, run, files[i], cache)
@@ -296,7 +298,8 @@ def main() -> None:
         if number % 50 == 0 or number == len(order):
             print(f"{name}: {number} of {len(order)}", flush=True)
             report = {"network": args.network, "convert": args.convert, **summary(rows)}
-            output = args.output or RESULTS / f"frames-{name}.json"
+            if args.rules and before.get("photos") == report["photos"]:
+                report = {**before, **report}
             output.write_text(json.dumps(report, indent=1) + "\n")
 
 

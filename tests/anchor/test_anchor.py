@@ -95,11 +95,11 @@ def test_within_the_slack_nothing_changes_and_beyond_it_the_windows_jump():
 @torch.inference_mode()
 def test_the_slack_ends_where_the_strongest_point_leaves_the_frame():
     scene = torch.zeros(3, 48)
-    scene[:, 48 - 5 - 3] = 9.0  # scored up to pixel 42: two more to go
+    scene[:, 48 - 5 - 3] = 9.0  # scored up to pixel 42, compared up to 41: one more to go
     slack = ts.anchor(network(1), 20, modulus=20)
     (lower, higher) = slack.slack(scene[None])[0, 0].tolist()
-    assert higher == 2
-    assert lower == (48 - 5 - 3 - 5) % 20
+    assert higher == 1
+    assert lower == (48 - 5 - 3 - 6) % 20
 
 
 @torch.inference_mode()
@@ -112,9 +112,9 @@ def test_the_margin_is_what_noise_must_reach():
 
 @torch.inference_mode()
 def test_frames_with_fewer_points_than_windows_see_the_strongest_again():
-    scores = torch.zeros(2, 40, 44)
-    scores[0, 5, 9] = 2.0
-    scores[0, 30, 20] = 1.0
+    scores = torch.zeros(2, 42, 46)
+    scores[0, 6, 10] = 2.0  # at 5 and 9 of the points that count
+    scores[0, 31, 21] = 1.0
     anchored = ts.anchor(network(), 20, modulus=8, anchors=3, score=lambda frames: scores)
     frames = torch.randn(2, 3, 48, 52)
     strong, weak, again = anchored.corners(frames)[0].tolist()

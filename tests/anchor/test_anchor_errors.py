@@ -21,7 +21,7 @@ FRAMES = torch.zeros(2, 3, 48, 52)
         ({"window": (20, 20)}, FRAMES[0], r"has 2 entries .* with 1 .* need a batch axis"),
         ({"window": 20, "modulus": (4, 4, 4)}, FRAMES, "modulus .* has 3 entries"),
         ({"window": 20}, torch.zeros(48, 52), "must have 3 or 4 or 5 dimensions"),
-        ({"window": 4, "modulus": 1}, torch.zeros(1, 3, 10, 10), "frames of at least 11 pixels"),
+        ({"window": 4, "modulus": 1}, torch.zeros(1, 3, 10, 10), "frames of at least 13 pixels"),
         ({"window": 20, "score": lambda x: x}, FRAMES, "the score must have shape"),
         ({"window": 20, "score": lambda x: x[:1, 0]}, FRAMES, "the score must have shape"),
         ({"window": 8, "modulus": 16, "maps": True}, FRAMES, "leave gaps"),

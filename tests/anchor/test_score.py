@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.nn import functional as F
 
 from trueshift.anchor import DifferenceOfGaussians
 from trueshift.anchor.score import APART, peaks
@@ -42,7 +43,7 @@ def test_the_score_is_a_difference_of_gaussians():
     ideal = (gaussian(2.5) - gaussian(6.5)).abs()[5:-5, 5:-5]
     assert score.shape == (31, 31)
     torch.testing.assert_close(score, ideal, atol=0.2 * ideal.max().item(), rtol=0)
-    assert strongest(score[None])[0].tolist() == [[15, 15]]
+    assert strongest(score[None])[0].tolist() == [[14, 14]]  # counted from the second
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float64])
@@ -55,6 +56,7 @@ def test_frames_of_every_type_have_a_score(dtype):
 
 def test_equal_points_are_taken_in_reading_order_and_numbers_only():
     score = torch.tensor([[[0.0, 2.0, 1.0], [2.0, 2.0, torch.nan]], [[torch.nan] * 3] * 2])
+    score = F.pad(score, (1, 1, 1, 1))
     position, value = strongest(score)
     assert position[0].tolist() == [0, 1]
     assert value.tolist() == [2.0, -torch.inf]
@@ -74,13 +76,34 @@ def test_the_order_of_equal_points_moves_with_them():
 
 def test_further_points_are_the_strongest_that_are_apart():
     score = torch.rand(2, 50, 60)
+    neighbours = F.max_pool2d(score, 3, 1)
+    inside = score[:, 1:-1, 1:-1]
+    maxima = torch.where(inside == neighbours, inside, 0.0)
     chosen = []
     for position, value, _ in peaks(score, 4):
         for b in range(2):
-            left = score[b].clone()
+            left = maxima[b].clone()
             for y, x in [before[b].tolist() for before in chosen]:
                 left[max(0, y - APART + 1) : y + APART, max(0, x - APART + 1) : x + APART] = -1
             assert value[b] == left.max()
             assert left[tuple(position[b])] == left.max()
         chosen.append(position)
     assert len(chosen) == 4
+
+
+def test_slopes_of_stronger_points_outside_the_frame_do_not_count():
+    scene = torch.zeros(1, 1, 60, 90)
+    scene[0, 0, 30, 40] = 1.0
+    scene[0, 0, 30, 70] = 4.0
+    for width in range(60, 90):  # the stronger point enters, from its outermost slope on
+        position, _ = strongest(DifferenceOfGaussians()(scene[..., :width]))
+        assert position[0].tolist() == [24, 34 if width < 77 else 64]
+
+
+@pytest.mark.parametrize("shape", [(70,), (24, 31), (9, 8, 10)])
+def test_one_point_and_the_first_of_several_are_the_same(shape):
+    ramp = torch.linspace(0, 3, shape[-1])  # the largest values lie at the border
+    score = torch.rand(40, *shape) + ramp
+    one, several = next(peaks(score)), next(peaks(score, 2))
+    for a, b in zip(one, several, strict=True):
+        assert torch.equal(a, b)

@@ -156,7 +156,7 @@ class Anchored(nn.Module):
         axes = self._lines(frames.shape[2:])
         for position, value, _ in peaks(score, self.anchors):
             lower = residues(axes, position, value)
-            last = lower.new_tensor(score.shape[1:]) - 1
+            last = lower.new_tensor(score.shape[1:]) - 3  # of the inner points
             upper = lower.new_tensor([axis.modulus - 1 for axis in axes]) - lower
             both = torch.stack([lower, torch.minimum(upper, last - position)], -1)
             slack.append(torch.where((value > 0)[:, None, None], both, slack[0] if slack else 0))
@@ -173,12 +173,12 @@ class Anchored(nn.Module):
         axes = self._lines(frames.shape[2:])
         for position, value, left in peaks(score, self.anchors):
             others = [
-                (torch.arange(n, device=score.device) - place[:, None]) % axis.modulus != 0
+                (torch.arange(-1, n - 1, device=score.device) - place[:, None]) % axis.modulus != 0
                 for axis, n, place in zip(axes, score.shape[1:], position.unbind(1), strict=True)
             ]
             rivals = functools.reduce(torch.logical_or, spread(others))
             rival = torch.where(rivals, left, 0.0).flatten(1).amax(1).clamp(min=0)
-            margins.append(torch.where(value > 0, 1 - rival / value, 0.0))
+            margins.append(torch.where(value > 0, 1 - rival / value, 0.0).clamp(min=0))
         return torch.stack(margins).amin(0)
 
     def agreement(self, frame: Size, move: Size) -> float:
@@ -192,8 +192,7 @@ class Anchored(nn.Module):
         """
         sizes = (frame, frame) if isinstance(frame, int) else tuple(frame)
         moves = (move,) * len(sizes) if isinstance(move, int) else tuple(move)
-        border = getattr(self.score, "support", 1) - 1
-        points = tuple(size - border for size in sizes)
+        points = tuple(size - self._needed() + 1 for size in sizes)
         return agreement(self._lines(sizes), points, moves) ** self.anchors
 
     def extra_repr(self) -> str:
@@ -209,17 +208,23 @@ class Anchored(nn.Module):
         axes = tiling(self._lines(frames.shape[2:]))
         return tiles(axes, residues(axes, position, value))
 
+    def _needed(self) -> int:
+        """Pixels that tell whether a point is a local maximum: the score's, and a neighbour's."""
+        support: int = getattr(self.score, "support", 1)
+        return support + 2
+
     @torch.no_grad()
     def _scores(self, frames: Tensor) -> Tensor:
-        _check_frames(frames, getattr(self.score, "support", 1))
+        _check_frames(frames, self._needed())
         score: Tensor = self.score(frames)
         dim = frames.ndim - 2
         if score.ndim == dim + 2 and score.shape[1] == 1:
             score = score[:, 0]
-        if score.ndim != dim + 1 or score.shape[0] != frames.shape[0] or 0 in score.shape[1:]:
+        if score.ndim != dim + 1 or len(score) != len(frames) or min(score.shape[1:]) < 3:
             raise ValueError(
-                f"anchor: the score must have shape (B, *spatial) or (B, 1, *spatial), got"
-                f" {tuple(score.shape)} for frames of shape {tuple(frames.shape)}."
+                f"anchor: the score must have shape (B, *spatial) or (B, 1, *spatial), at least 3"
+                f" along each axis, got {tuple(score.shape)} for frames of shape"
+                f" {tuple(frames.shape)}."
             )
         return score
 

@@ -44,8 +44,8 @@ class DifferenceOfGaussians(nn.Module):
         grey = frames[:, 0]
         for channel in range(1, frames.shape[1]):
             grey = grey + frames[:, channel]
-        narrow = _smooth(grey, _NARROW)
-        wide = _smooth(narrow, _WIDER)
+        narrow = smooth(grey, _NARROW)
+        wide = smooth(narrow, _WIDER)
         border = sum(_WIDER) // 2
         for axis in range(1, narrow.ndim):
             narrow = narrow.narrow(axis, border, wide.shape[axis])
@@ -55,7 +55,7 @@ class DifferenceOfGaussians(nn.Module):
         return wide.abs_().mul_(0.5 ** (len(_NARROW + _WIDER) * dim))
 
 
-def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
+def smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
     """Add pixels ``distance`` apart along every axis, once for each distance."""
     for axis in range(1, x.ndim):
         for distance in distances:
@@ -67,32 +67,72 @@ def _smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
 def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Yield the strongest points of each score, one after the other, :data:`APART` or more apart.
 
-    Of equal points the first in reading order counts, an order that moves with the content. Values
-    that are not numbers never count.
+    Only local maxima count, points that no neighbour exceeds: at the border of a frame, the slope
+    of a stronger point outside would change with every pixel of motion. So the outermost scores
+    serve for comparison only. Of equal points the first in reading order counts, an order that
+    moves with the content. Values that are not numbers never count.
 
     Args:
-        score: ``(B, *spatial)``.
+        score: ``(B, *spatial)``, at least three points along each axis.
         count: How many.
 
     Yields:
-        Positions int64 ``(B, dim)``, values ``(B,)``, and the score of all points that could still
-        be chosen ``(B, *spatial)``; others are minus infinity.
+        Positions int64 ``(B, dim)``, counted from the second score along each axis; values
+        ``(B,)``, minus infinity where no point is left; and the score ``(B, *spatial)`` outside the
+        neighbourhood of the points so far.
 
     Examples:
-        >>> [position.tolist() for position, _, _ in peaks(torch.tensor([[0.0, 3.0, 1.0, 3.0]]))]
-        [[[1]]]
+        >>> score = torch.tensor([[9.0, 3.0, 1.0, 3.0, 3.0, 0.0]])
+        >>> [position.tolist() for position, _, _ in peaks(score)]
+        [[[2]]]
     """
     left = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+    top = None if count == 1 else is_peak(left)
     for number in range(1, count + 1):
-        position, value = _largest(left)
+        position, value = _strongest(left, top)
         yield position, value, left
         if number == count:
             return
         near = [
-            (torch.arange(n, device=score.device) - place[:, None]).abs() < APART
+            (torch.arange(-1, n - 1, device=score.device) - place[:, None]).abs() < APART
             for n, place in zip(score.shape[1:], position.unbind(1), strict=True)
         ]
         left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)
+
+
+def _strongest(score: Tensor, top: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Find the strongest local maximum of each score; ``top`` tells which points are."""
+    middle = inner(score)
+    if top is not None:
+        return _largest(middle.masked_fill(~top, -torch.inf))
+    # The largest value has no larger neighbour, unless one of them is an outermost score.
+    position, value = _largest(middle)
+    border = [(0, size - 1) for size in middle.shape[1:]]
+    rows = [  # in Python: quicker than tensors so small
+        row
+        for row, place in enumerate(position.tolist())
+        if any(at in ends for at, ends in zip(place, border, strict=True))
+    ]
+    if rows:
+        position[rows], value[rows] = _strongest(score[rows], is_peak(score[rows]))
+    return position, value
+
+
+def is_peak(score: Tensor) -> Tensor:
+    """Tell which inner points no neighbour exceeds, diagonal ones included."""
+    largest = score
+    for axis in range(1, score.ndim):
+        length = largest.shape[axis] - 2
+        first, middle, last = (largest.narrow(axis, start, length) for start in range(3))
+        largest = torch.maximum(torch.maximum(first, middle), last)
+    return inner(score) >= largest
+
+
+def inner(score: Tensor) -> Tensor:
+    """Leave out the outermost scores."""
+    for axis in range(1, score.ndim):
+        score = score.narrow(axis, 1, score.shape[axis] - 2)
+    return score
 
 
 def _largest(score: Tensor) -> tuple[Tensor, Tensor]:
