@@ -161,8 +161,7 @@ class Emulator(NetworkModule):
     def _one_step(self, state: Tensor, target: Tensor) -> None:
         """Compare one step from every true state with the next true state."""
         for following in target.unbind(1):
-            with self.times.measure(state):
-                after = self(state)
+            after = self.times.measure(self, state)
             self.one_step.update(after[:, None], following[:, None])
             if self.trainer.testing:
                 self.imprint.update(after, following)
