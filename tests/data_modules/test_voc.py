@@ -103,7 +103,7 @@ def test_images_smaller_than_the_crop_are_extended_by_ignored_pixels(root):
     assert image.shape == (3, 64, 64)
     assert (mask != 255).sum() == 30 * 19  # the first row is ignored anyway
     assert (image[:, mask == 255].unique(dim=1) == 0).all(0).any()
-    with pytest.raises(ValueError, match=r"scales must be positive and rise, got \(2, 1\)"):
+    with pytest.raises(ValueError, match=r"scales must be positive and increasing, got \(2, 1\)"):
         make(root, scales=(2, 1))
 
 

@@ -141,7 +141,7 @@ def test_only_what_is_missing_is_made(tmp_path, served):
     fetch_voc(root)
     folder = root / "VOCdevkit" / "VOC2012"
     (folder / "ImageSets/Segmentation/train_aug.txt").unlink()
-    with pytest.raises(FileExistsError, match=r"SegmentationClassAug is there without its list"):
+    with pytest.raises(FileExistsError, match=r"SegmentationClassAug exists, but not its list"):
         fetch_voc(root)
     (root / "voc.tar").unlink()
     for mask in (folder / "SegmentationClassAug").iterdir():

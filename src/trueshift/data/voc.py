@@ -172,7 +172,9 @@ class VOCSegmentation(ImageDataModule):
         super().__init__(batch_size, num_workers, seed)
         check_positive("VOCSegmentation", crop_size=crop_size)
         if not 0 < scales[0] <= scales[1]:
-            raise ValueError(f"VOCSegmentation: scales must be positive and rise, got {scales}.")
+            raise ValueError(
+                f"VOCSegmentation: scales must be positive and increasing, got {scales}."
+            )
         self.root = root
         self.crop_size = self.image_size = crop_size
         self.eval_crop = eval_crop

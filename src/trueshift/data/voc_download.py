@@ -75,8 +75,8 @@ def fetch_voc(
     if force or not (folder / "ImageSets" / "Segmentation" / "train_aug.txt").is_file():
         if (folder / "SegmentationClassAug").exists() and not force:
             raise FileExistsError(
-                f"VOC: {folder / 'SegmentationClassAug'} is there without its list train_aug.txt."
-                f" Place the list, or pass --force to make both. {BY_HAND}"
+                f"VOC: {folder / 'SegmentationClassAug'} exists, but not its list train_aug.txt."
+                f" Add the list, or pass --force to make both again. {BY_HAND}"
             )
         _augment(_get("sbd", root, source, force, tell), folder, tell)
     return check_voc(folder)
