@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from transformer_zoo import LIST, OTHERS, SMALL, build, options
 
+from trueshift.audit.margins import SelectorRecorder
 from trueshift.convert import ConversionError, convert, plan
 from trueshift.convert.parts.partition import CircularBias
 from trueshift.convert.verify import difference
@@ -45,6 +46,23 @@ def test_small_networks_under_all_shifts(name):
     assert all(torch.equal(new.state_dict()[key], value) for key, value in old.items())
     phase_0 = convert(model, "stride", x, padding="keep", verify=False)
     assert difference(model, phase_0, {next(iter(new.plan.inputs)): x}) <= 1e-10
+
+
+@pytest.mark.parametrize("select_from", ["output", "input"])
+@pytest.mark.parametrize(
+    "name", ["torchvision swin", "torchvision swin v2", "timm swin", "timm swin v2", "pvt"]
+)
+def test_choices_are_no_matter_of_rounding(name, select_from):
+    # After a layer norm all positions have the same 2-norm: something else must tell them apart.
+    make, size, canonical = SMALL[name]
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(
+        build(make), "aps", x, select_from=select_from, verify=False, **options(canonical)
+    )
+    recorder = SelectorRecorder(new)
+    with recorder.recording(1), torch.no_grad():
+        new(x)
+    assert min(margin.relative for margin in recorder.margins()) > 1e-5
 
 
 @pytest.mark.slow

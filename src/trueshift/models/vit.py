@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from trueshift._validate import check_positive
 from trueshift.exact import order_free_mean
@@ -62,7 +61,9 @@ class Attention(nn.Module):
         n, t, width = x.shape
         qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
-        y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+        scores = q * (width // self.heads) ** -0.5 @ k.transpose(-2, -1)
+        # Not F.scaled_dot_product_attention, whose bfloat16 gradient is slow on CPUs.
+        y = (scores if bias is None else scores + bias).softmax(-1) @ v
         return self.proj(y.transpose(1, 2).reshape(n, t, width))
 
 
