@@ -19,7 +19,7 @@ from trueshift import exact, functional, ties, windows
 from trueshift._cpu.conditions import LIMITS, limits
 from trueshift._dispatch import KERNELS
 
-SMALL = {"chunk": 8, "window": 0, "fill": 0, "mix_last": 0}
+SMALL = {"chunk": 8, "window": 0, "fill": 0}
 LARGE = dict.fromkeys(SMALL, 2**40)
 SIDES = {"small": SMALL, "as is": {}, "large": LARGE}
 SIZES = {1: (12,), 2: (8, 12), 3: (4, 6, 4)}
@@ -91,6 +91,10 @@ class Make:
         return ((1, 2),) * self.dim
 
 
+def moves(dim):
+    return [tuple(2 * o for o in offsets) for offsets in windows.phase_offsets((2,) * dim)]
+
+
 # kernel: (arguments, keywords, whether gradients are recorded); all strides are 2
 CASES = {
     "argmax_where_tied": lambda m: ((normal(3, 2**m.dim), m.map(learns=False), m.stride), {}),
@@ -103,6 +107,7 @@ CASES = {
     "mix_components": lambda m: ((m.map(), m.soft, m.stride), {}),
     "place_hard": lambda m: ((m.small(), m.hard, m.stride), {}),
     "spread_components": lambda m: ((m.small(), m.soft, m.stride), {}),
+    "blur_keeping_nothing": lambda m: ((m.map(), m.tri(), "circular"), {}),
     "blur_down_padded": lambda m: ((m.map(), m.tri(4), 0, m.stride, "zeros"), {}),
     "fill_between": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "circular"), {}),
     "transposed_blur_up": lambda m: ((m.small(), m.tri(), m.soft, m.stride, "zeros"), {}),
@@ -117,6 +122,7 @@ CASES = {
         {},
     ),
     "max_by_axis": lambda m: ((m.map(), (3,) * m.dim), {}),
+    "max_blur_in_chunks": lambda m: ((m.map(), m.tri(), "circular"), {}),
     "pool_windows": lambda m: ((m.map(), None, m.hard, "circular"), {}),
     "peaks_twice": lambda m: ((m.map(), m.tri(), m.soft, "circular"), {}),
     "circular_pad": lambda m: ((m.map(), m.reach, "circular"), {}),
@@ -125,6 +131,7 @@ CASES = {
         {},
     ),
     "mix_phase_windows": lambda m: ((m.map(), m.soft, m.stride, m.reach, "circular"), {}),
+    "mix_moves_at_once": lambda m: ((m.map(), m.soft, moves(m.dim), "circular"), {}),
 }
 # Further arguments that take other branches of a kernel.
 VARIANTS = {
@@ -144,6 +151,11 @@ VARIANTS = {
         (m.map(), m.theta, m.stride, "circular"),
         {"exact": True},
     ),
+    "blur_keeping_nothing, even": lambda m: ((m.map(), m.tri(4), "zeros"), {}),
+    "blur_keeping_nothing, per axis": lambda m: (
+        (m.map(), m.tri(2), ("circular", "zeros", "circular")[: m.dim]),
+        {},
+    ),
     "fill_between, zeros": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "zeros"), {}),
     "transposed_blur_up, even": lambda m: ((m.small(), m.tri(2), m.soft, m.stride, "circular"), {}),
     "blur_up_in_chunks, soft": lambda m: (
@@ -155,13 +167,19 @@ VARIANTS = {
         {},
     ),
     "peaks_twice, hard": lambda m: ((m.map(), None, m.hard, "zeros"), {}),
+    "mix_moves_at_once, uneven": lambda m: (
+        (m.map(), m.soft, moves(m.dim)[::-1], "zeros"),
+        {},
+    ),
     "mix_phase_windows, hard": lambda m: ((m.map(), m.hard, m.stride, m.reach, "zeros"), {}),
 }
 FORMULA_OF = {kernel.run.__name__: name for name, kernels in KERNELS.items() for kernel in kernels}
 KERNEL = {kernel.run.__name__: kernel for kernels in KERNELS.values() for kernel in kernels}
 # Which kernels run only while gradients are recorded, or only while they are not.
 TRAINING = {"trained_logits", "peaks_twice", "transposed_blur_up", "mix_phase_windows, hard"}
+TRAINING |= {"blur_keeping_nothing"}
 INFERENCE = {"choose_by_rounded_sums", "choose_by_rounded_norms", "argmax_where_tied"}
+INFERENCE |= {"max_blur_in_chunks"}
 INFERENCE |= {"sum_rows", "pool_windows", "copy_windows", "copy_components", "fill_between"}
 # What a kernel does not take: (only default format, only channels-last, only float32).
 DEFAULT_ONLY, LAST_ONLY = {"transposed_blur_up"}, {"sum_rows"}
@@ -278,6 +296,7 @@ SHIFTED = [  # (formula, arguments, by how much its result moves when its first 
     ("blur", lambda m: (m.map(), m.tri(), "circular"), 1),
     ("blur_down", lambda m: (m.map(), m.tri(), m.hard, m.stride, "circular"), 0.5),
     ("blur_up", lambda m: (m.map(), m.tri(), m.hard, m.stride, "circular"), 2),
+    ("max_blur", lambda m: (m.map(), m.tri(), "circular"), 1),
     ("max_down", lambda m: (m.map(), m.tri(), m.hard, "circular"), 0.5),
     (
         "conv_down",

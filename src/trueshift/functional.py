@@ -333,7 +333,7 @@ def adaptive_blur(x: Tensor, ddac: Adaptive, mode: Mode, *, exact: bool = False)
         x: ``(B, C, *spatial)``.
         ddac: What predicts the filters.
         mode: Border.
-        exact: Round every pixel alike, so that the bits move with circular shifts of ``x``; the
+        exact: Round independently of the position, so that bits move with shifts of ``x``; the
             norm must then treat every position by itself, as at test time.
     """
     padded = pad(x, kernel_reach(ddac.weight), mode)
@@ -400,7 +400,7 @@ def convolution(
         conv: The convolution.
         stride: Sampling factor of each axis.
         mode: Border.
-        exact: Round every pixel alike, so that the bits move with circular shifts of ``x``.
+        exact: Round independently of the position, so that bits move with shifts of ``x``.
     """
     weight, bias, dilation, groups = conv
     before, after = zip(*kernel_reach(weight, dilation), strict=True)
@@ -440,6 +440,13 @@ def max_filter(x: Tensor, size: tuple[int, ...]) -> Tensor:
         tensor([[[3., 2.]]])
     """
     return MAX_POOLS[x.ndim - 2](x, size, 1)
+
+
+@formula
+def max_blur(x: Tensor, kernel: Tensor, mode: Mode) -> Tensor:
+    """Maximum of two pixels per axis, then a low-pass filter, at every position."""
+    dim = x.ndim - 2
+    return blur(max_filter(pad(x, ((0, 1),) * dim, mode), (2,) * dim), kernel, mode)
 
 
 @formula

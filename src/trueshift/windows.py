@@ -84,15 +84,36 @@ def phase_window(
         return _window_at(x, phase, stride, widths, mode)
     if is_soft(phase):
         padded = pad(x, widths, mode)
-        weights = phase.to(x.dtype)[(..., *[None] * (x.ndim - 1))].unbind(1)  # (B, 1, 1, 1) each
-        windows = [padded[window] for window in window_slices(padded.shape[2:], stride)]
-        return torch.stack([w * part for w, part in zip(weights, windows, strict=True)]).sum(0)
+        return _mixed(padded, phase, window_slices(padded.shape[2:], stride))
     axes = list(zip(x.shape[2:], widths, stride, strict=True))
     lengths = [size + before + after - step + 1 for size, (before, after), step in axes]
     starts = unravel(phase, stride)
     if mode != "circular":
         return read_at(pad(x, widths, mode), starts, lengths)
     return read_at(x, [o - before for o, (before, _) in zip(starts, widths, strict=True)], lengths)
+
+
+@formula
+def mix_moves(x: Tensor, weights: Tensor, offsets: Sequence[tuple[int, ...]], mode: Mode) -> Tensor:
+    """Move a map ahead by several offsets and mix the results.
+
+    Args:
+        x: ``(B, C, *spatial)``.
+        weights: Share of each offset in each image, ``(B, P)``.
+        offsets: How far to move along each axis, ``P`` of them.
+        mode: What comes in at the beginning of an axis.
+
+    Returns:
+        ``y[b, c, n] = sum_k weights[b, k] * x[b, c, n - offsets[k]]``.
+    """
+    padded = pad(x, move_widths(offsets), mode)
+    return _mixed(padded, weights, move_slices(x.shape[2:], offsets))
+
+
+def _mixed(x: Tensor, weights: Tensor, reads: Sequence[Slices]) -> Tensor:
+    """Sum several reads of a map with weights ``(B, P)``."""
+    shares = weights.to(x.dtype)[(..., *[None] * (x.ndim - 1))].unbind(1)  # (B, 1, 1, 1) each
+    return torch.stack([w * x[read] for w, read in zip(shares, reads, strict=True)]).sum(0)
 
 
 @formula
@@ -164,6 +185,20 @@ def window_slices(sizes: Sequence[int], stride: tuple[int, ...]) -> list[Slices]
     return [
         (..., *(slice(o, o + end) for o, end in zip(offsets, ends, strict=True)))
         for offsets in phase_offsets(stride)
+    ]
+
+
+def move_widths(offsets: Sequence[tuple[int, ...]]) -> Widths:
+    """How far a map must be extended so that :func:`move_slices` fit."""
+    return tuple((max(axis), 0) for axis in zip(*offsets, strict=True))
+
+
+def move_slices(sizes: Sequence[int], offsets: Sequence[tuple[int, ...]]) -> list[Slices]:
+    """Return, for every offset, the slices of a map so extended that hold the map moved by it."""
+    largest = [before for before, _ in move_widths(offsets)]
+    return [
+        (..., *(slice(m - o, m - o + n) for m, o, n in zip(largest, offset, sizes, strict=True)))
+        for offset in offsets
     ]
 
 

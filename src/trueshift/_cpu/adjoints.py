@@ -5,14 +5,14 @@ No full-size temporary, no slow scatter, and higher derivatives for free.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.conditions import differentiates, empty_map
+from trueshift._cpu.conditions import chunks, differentiates, empty_map, image_size
 from trueshift.windows import Slices
 
 
@@ -46,10 +46,12 @@ class Mix(Function):
 
     @staticmethod
     def forward(x: Tensor, phase: Tensor, reads: Sequence[Slices]) -> Tensor:
-        weights = _broadcast(phase, x.ndim)
-        y = x[reads[0]] * weights[0]
-        for read, weight in zip(reads[1:], weights[1:], strict=True):
-            y.addcmul_(x[read], weight)
+        y = torch.empty_like(x[reads[0]])
+        for x_part, phase_part, y_part in _parts(x, phase, y):
+            weights = _broadcast(phase_part, x.ndim)
+            torch.mul(x_part[reads[0]], weights[0], out=y_part)
+            for read, weight in zip(reads[1:], weights[1:], strict=True):
+                y_part.addcmul_(x_part[read], weight)
         return y
 
     @staticmethod
@@ -70,9 +72,11 @@ class Spread(Function):
 
     @staticmethod
     def forward(y: Tensor, phase: Tensor, reads: Sequence[Slices], sizes: Sequence[int]) -> Tensor:
-        x = empty_map(y, sizes).zero_()
-        for read, weight in zip(reads, _broadcast(phase, y.ndim), strict=True):
-            x[read].addcmul_(y, weight)
+        x = empty_map(y, sizes)
+        for x_part, phase_part, y_part in _parts(x, phase, y):
+            x_part.zero_()
+            for read, weight in zip(reads, _broadcast(phase_part, y.ndim), strict=True):
+                x_part[read].addcmul_(y_part, weight)
         return x
 
     @staticmethod
@@ -88,6 +92,11 @@ class Spread(Function):
         return of_y, inner_products(grad, y, ctx.reads) if need_phase else None, None, None
 
 
+def _parts(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield a few images at a time: a part that stays in the cache is read several times."""
+    return chunks(*maps, per_image=image_size(maps[0]))
+
+
 def _broadcast(phase: Tensor, ndim: int) -> Tensor:
     """Shape weights ``(B, P)`` to ``(P, B, 1, ..., 1)`` of ``ndim + 1`` axes."""
     return phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
@@ -95,4 +104,8 @@ def _broadcast(phase: Tensor, ndim: int) -> Tensor:
 
 def inner_products(x: Tensor, y: Tensor, reads: Sequence[Slices]) -> Tensor:
     """Inner product of every read of ``x`` with ``y``: ``(B, P)``."""
-    return torch.stack([(x[read] * y).flatten(1).sum(1) for read in reads], dim=1)
+    parts = [
+        torch.stack([(x_part[read] * y_part).flatten(1).sum(1) for read in reads], dim=1)
+        for x_part, y_part in _parts(x, y)
+    ]
+    return torch.cat(parts)

@@ -23,7 +23,6 @@ class Limits:
         chunk: What is computed at a time, so that intermediates stay in the cache.
         window: From this size of an image on, its window is copied instead of gathered.
         fill: From this size of an image on, up-sampling fills the gaps between values itself.
-        mix_last: From this size of an image on, channels-last images are mixed one by one.
         close: Scores closer than this share of the sum of their terms' absolute values are computed
             again with exact sums; torch's float32 sums, which add parts of parts, err less.
     """
@@ -31,7 +30,6 @@ class Limits:
     chunk: int = 2**21
     window: int = 2**12
     fill: int = 2**13
-    mix_last: int = 2**17
     close: float = 2.0**-16
 
 

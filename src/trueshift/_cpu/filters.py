@@ -9,13 +9,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._dispatch import fast
-from trueshift._validate import Mode
-from trueshift.exact import channels_last, convolve
+from trueshift._cpu.adjoints import linear
+from trueshift._cpu.conditions import differentiates, full_precision
+from trueshift._dispatch import definition, fast
+from trueshift._validate import Mode, axis_modes
+from trueshift.exact import CONVOLUTIONS, channels_last, convolve
 from trueshift.functional import (
     Adaptive,
     Conv,
     adaptive_blur_down,
+    binomial_kernel,
     blur,
     blur_down,
     convolution,
@@ -24,6 +27,32 @@ from trueshift.functional import (
     predict_filters,
 )
 from trueshift.windows import Phase, Slices, is_soft, kernel_reach, pad, phase_offsets, phase_window
+
+
+def is_binomial(kernel: Tensor) -> bool:
+    """Whether a kernel is that of :class:`trueshift.Blur`."""
+    usual = binomial_kernel(kernel.shape[-1], kernel.ndim - 2).to(kernel.dtype)
+    return torch.equal(kernel, usual.expand_as(kernel))
+
+
+def filter_adjoint(x: Tensor, kernel: Tensor, mode: Mode) -> Tensor:
+    """Adjoint of :func:`blur` for symmetric kernels; even sizes reach further to the left."""
+    dim, channels, size = x.ndim - 2, x.shape[1], kernel.shape[-1]
+    wide = pad(x, ((size // 2, (size - 1) // 2),) * dim, mode)
+    weight = kernel.to(x.dtype).expand(channels, 1, *kernel.shape[2:])
+    return CONVOLUTIONS[dim](wide, weight, groups=channels)
+
+
+def _is_fixed(x: Tensor, kernel: Tensor, mode: Mode) -> bool:
+    trains = differentiates(x) and not kernel.requires_grad and full_precision(x)
+    borders = set(axis_modes(mode, x.ndim - 2)) <= {"circular", "zeros"}
+    return trains and borders and is_binomial(kernel)
+
+
+@fast(blur, when=_is_fixed)
+def blur_keeping_nothing(x: Tensor, kernel: Tensor, mode: Mode) -> Tensor:
+    """Filter by a fixed kernel: a convolution would keep its padded input for the backward pass."""
+    return linear(definition(blur), filter_adjoint, x, kernel, mode)
 
 
 def _pads_inside(x: Tensor, kernel: Tensor, phase: Phase, stride: Any, mode: Mode) -> bool:

@@ -24,10 +24,11 @@ from trueshift._cpu.conditions import (
     full_precision,
     image_size,
 )
+from trueshift._cpu.filters import filter_adjoint, is_binomial
 from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last
-from trueshift.functional import binomial_kernel, blur_up, keep_phase
+from trueshift.functional import blur_up, keep_phase
 from trueshift.windows import component_slices, component_view, is_soft, pad
 
 
@@ -36,12 +37,7 @@ def _lies_between(
 ) -> bool:
     means = set(stride) == {2} and kernel.shape[-1] == 3 and not is_soft(phase)
     large = not torch.is_grad_enabled() and full_precision(y) and image_size(y) >= LIMITS.fill
-    return means and large and mode in ("circular", "zeros") and _is_binomial(kernel)
-
-
-def _is_binomial(kernel: Tensor) -> bool:
-    usual = binomial_kernel(kernel.shape[-1], kernel.ndim - 2).to(kernel.dtype)
-    return torch.equal(kernel, usual.expand_as(kernel))
+    return means and large and mode in ("circular", "zeros") and is_binomial(kernel)
 
 
 @fast(blur_up, when=_lies_between)
@@ -96,7 +92,7 @@ def _learns(y: Tensor, kernel: Tensor, phase: Tensor, stride: tuple[int, ...], m
     if not (cuts and y.dtype == phase.dtype == torch.float32 and mode in ("circular", "zeros")):
         return False
     usual = full_precision(y) and not channels_last(y) and not kernel.requires_grad
-    return torch.is_grad_enabled() and usual and _is_binomial(kernel)
+    return torch.is_grad_enabled() and usual and is_binomial(kernel)
 
 
 @fast(blur_up, when=_learns)
@@ -167,18 +163,10 @@ class TransposedBlur(Function):
         of_y, of_phase = [], []
         with torch.autocast("cpu", enabled=False):
             for part, weights, *given in chunks(*maps, per_image=2 * image_size(grad)):
-                filtered = _filter_adjoint(part, taps, ctx.mode)
+                filtered = filter_adjoint(part, taps, ctx.mode)
                 if ctx.needs_input_grad[0]:
                     of_y.append(keep_phase(filtered, weights, ctx.stride))
                 for image in given:
                     of_phase.append(inner_products(filtered, image, component_slices(ctx.stride)))
         grads = (torch.cat(parts) if parts else None for parts in (of_y, of_phase))
         return (*grads, None, None, None)
-
-
-def _filter_adjoint(x: Tensor, taps: Tensor, mode: Mode) -> Tensor:
-    """Filter all channels of a map alike; even sizes reach further to the left."""
-    dim, channels, size = x.ndim - 2, x.shape[1], taps.shape[-1]
-    wide = pad(x, ((size // 2, (size - 1) // 2),) * dim, mode)
-    weight = taps.expand(channels, 1, *taps.shape[2:])
-    return CONVOLUTIONS[dim](wide, weight, groups=channels)
