@@ -22,6 +22,7 @@ from torch import nn
 import trueshift as ts
 from trueshift._torchvision import import_torchvision
 from trueshift.bench.meters import machine, medians
+from trueshift.memory import keep_memory
 from trueshift.report.tables import markdown_table
 
 NETWORKS = (
@@ -139,6 +140,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="runs to take the median of")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
     args = parser.parse_args()
+    keep_memory()  # as `trueshift fit` and `trueshift bench` do
     rows = {}
     run = measure_segmenter if args.segmenters else measure
     for name in args.networks or (SEGMENTERS if args.segmenters else NETWORKS):

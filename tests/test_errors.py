@@ -204,13 +204,13 @@ def test_unknown_names_come_with_a_suggestion(call, text):
         (
             lambda: ts.PolyphaseDown(None, antialias="tri3"),
             TypeError,
-            "Names are for LPD, APS, LPU",
+            "Only LPD, APS, LPU and Sampling take names",
         ),
         (lambda: ts.PolyphaseUp(antialias="tri3"), TypeError, "antialias must be a module or None"),
         (
             lambda: ts.set_tau(torch.nn.Linear(2, 2), 1.0),
             ValueError,
-            "Linear holds no ConvSelector",
+            "Linear has no ConvSelector",
         ),
         (lambda: circular_shift(X, *range(5)), ValueError, "got 5 offsets for a tensor of shape"),
         (lambda: f.polyphase_merge(X, 2), ValueError, "makes 2 components, got 8 in shape"),

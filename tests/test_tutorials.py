@@ -23,9 +23,11 @@ def printed(cell):
     return "".join(output.text for output in cell.outputs if output.output_type == "stream")
 
 
-def test_the_six_tutorials_are_there():
+def test_the_seven_tutorials_are_there():
     names = {path.stem for path in TUTORIALS}
-    assert names == {"lpd", "lpu", "convert", "audit", "signals_1d", "simulations"}
+    assert names == {
+        "lpd", "lpu", "convert", "transformers", "audit", "signals_1d", "simulations"
+    }  # fmt: skip
 
 
 @EVERY_TUTORIAL

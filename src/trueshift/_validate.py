@@ -220,7 +220,7 @@ def check_module(who: str, what: str, module: object) -> None:
     if module is not None and not isinstance(module, nn.Module):
         raise TypeError(
             f"{who}: {what} must be a module or None, got {module!r}."
-            " Names are for LPD, APS, LPU and Sampling."
+            " Only LPD, APS, LPU and Sampling take names."
         )
 
 

@@ -1,8 +1,8 @@
 """Make any network faster at test time, by what has nothing to do with shifts.
 
 Batch norms are folded into the convolutions before them, once, and weights are stored
-channels-last. Networks of this package, converted ones and anybody else's gain alike, so that a
-comparison of optimized networks shows what shift invariance costs.
+channels-last. This helps our networks, converted ones and those of other libraries, so a comparison
+of optimized networks shows what shift invariance itself costs.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def common_region(
         shift_b: Offsets of ``b``.
 
     Returns:
-        Views of ``a`` and ``b`` of equal spatial sizes, empty if the windows do not meet.
+        Views of ``a`` and ``b`` of equal spatial sizes, empty if the windows do not overlap.
 
     Examples:
         >>> x = torch.arange(7)

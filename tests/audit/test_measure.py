@@ -307,7 +307,7 @@ def test_images_that_are_not_kept_in_memory_are_read_once_for_each_kind(images):
         ({"shifts": "some"}, ValueError, "must be 'all', a number or a list"),
         ({"shifts": 0}, ValueError, "shifts must be at least 1"),
         ({"shifts": [(0, 0)]}, ValueError, "no shift to compare"),
-        ({"shifts": [1, 2]}, ValueError, r"pairs \(dy, dx\), got 1"),
+        ({"shifts": [1, 2]}, ValueError, r"must be a pair \(dy, dx\), got 1"),
         ({"shifts": [(9, 0)], "kind": "standard"}, ValueError, r"out of the image; allowed"),
         ({"kind": "circlar"}, ValueError, "Did you mean 'circular'"),
         ({"kind": "standard", "window": 9}, ValueError, "window=9 is larger than the images"),

@@ -197,11 +197,11 @@ def test_a_phone_shows_picture_and_predictions_at_once(browser, classifiers, tmp
     assert bottom - top < 844
 
 
-@pytest.mark.parametrize("device", WIDTHS)
+@pytest.mark.parametrize("screen", WIDTHS)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("task", ["classifiers", "segmenters"])
-def test_it_fits_and_can_be_read(browser, request, tmp_path, device, scheme, task):
-    width = WIDTHS[device]
+def test_it_fits_and_can_be_read(browser, request, tmp_path, screen, scheme, task):
+    width = WIDTHS[screen]
     size_window(browser, width, scheme=scheme)
     open_page(browser, request.getfixturevalue(task), tmp_path / "x.html")
     wide, view = browser.execute_script(
@@ -214,13 +214,15 @@ def test_it_fits_and_can_be_read(browser, request, tmp_path, device, scheme, tas
         ".map(e => e.className || e.tagName);"
     )
     assert out == []
+    unnamed = "return [...document.querySelectorAll('input')].filter(e => !e.labels.length).length"
+    assert browser.execute_script(unnamed) == 0
     back, ink = browser.execute_script(
         "const s = getComputedStyle(document.body); return [s.backgroundColor, s.color];"
     )
     light = [sum(int(v) for v in c[4:-1].split(",")) for c in (back, ink)]
     assert (light[0] > light[1]) == (scheme == "light")
     assert abs(light[0] - light[1]) > 450
-    picture = tmp_path / f"{device}_{scheme}.png"
+    picture = tmp_path / f"{screen}_{scheme}.png"
     assert browser.save_screenshot(str(picture))
     assert picture.stat().st_size > 10_000
 

@@ -1,6 +1,7 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,8 @@ import trueshift as ts
 from trueshift.audit.images import FolderImages
 from trueshift.cli import audit as command
 from trueshift.cli import main
-from trueshift.cli.networks import load_network
+from trueshift.cli.main import full_parser
+from trueshift.cli.networks import Loaded, load_network
 
 FAST = ("--shifts", "4", "--num-images", "2", "--size", "8")
 
@@ -120,6 +122,20 @@ def test_two_networks_are_compared(net, tmp_path):
     assert read["against"]["bitwise_equal"]
 
 
+def test_networks_of_one_name_are_named_by_folder_or_weights():
+    named = []
+    for words in (
+        ["a/net.ckpt", "--against", "b/net.ckpt"],
+        ["m:f", "--weights", "a.pth", "--against", "m:f", "--against-weights", "b.pth"],
+        ["m:f", "--against", "m:g"],
+    ):
+        args = full_parser().parse_args(["audit", *words])
+        names = [Path(word).name for word in (args.network, args.against)]
+        pair = command._named(args, *(Loaded(nn.Identity(), name) for name in names))
+        named.append([one.name for one in pair])
+    assert named == [["a/net.ckpt", "b/net.ckpt"], ["m:f (a.pth)", "m:f (b.pth)"], ["m:f", "m:g"]]
+
+
 def test_before_and_after_conversion(factories, tmp_path, capsys):
     (tmp_path / "my_net.py").write_text(
         "from torch import nn\n"
@@ -131,9 +147,9 @@ def test_before_and_after_conversion(factories, tmp_path, capsys):
     assert "my_net:build, converted (aps) is exactly shift-invariant" in capsys.readouterr().out
     assert call("my_net:build", *FAST, "--convert", "stride", "--padding", "seam") == 0
     assert "converted (stride, seam) is exactly shift-invariant" in capsys.readouterr().out
-    with pytest.raises(ValueError, match="with --padding seam only"):
+    with pytest.raises(ValueError, match="only with --padding seam"):
         call("my_net:build", *FAST, "--convert", "stride")
-    with pytest.raises(ValueError, match="--padding says how --convert works"):
+    with pytest.raises(ValueError, match="--padding changes how --convert works"):
         call("my_net:build", *FAST, "--padding", "seam")
 
 

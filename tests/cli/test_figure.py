@@ -47,6 +47,37 @@ def test_segmentation_of_two_networks(tmp_path, photos, capsys):
     assert "Name them: --names A B" in capsys.readouterr().err
 
 
+def test_true_masks_of_chosen_images(tmp_path, photos, capsys):
+    a, b = save(tmp_path, "plain", "stride"), save(tmp_path, "exact", "lps")
+    masks, out = tmp_path / "masks", tmp_path / "x.png"
+    masks.mkdir()
+    Image.new("L", (31, 31), 255).save(masks / "1.png")
+    words = ["figure", "segmentation", a, b, "--images", str(photos), "--out", str(out)]
+    chosen = [*words, "--pick", "1"]
+    assert main(chosen) == 0
+    with Image.open(out) as picture:
+        without = picture.height
+    for kind in ("circular", "standard"):
+        assert main([*chosen, "--masks", str(masks), "--kind", kind]) == 0
+        with Image.open(out) as picture:
+            assert picture.height == without + 225  # a row of 1.5 inches
+    capsys.readouterr()
+    for wrong, text in (
+        ([*words, "--masks", str(masks)], "no mask can be read from"),  # image 0 has none
+        ([*chosen, "--masks", str(masks), "--size", "16"], "leave out --size"),
+        ([*words, "--pick", "cat"], "no images called cat"),
+        (["figure", "segmentation", a, b, "--pick", "1"], "pass --images DIR too"),
+    ):
+        assert main(wrong) == 2
+        assert text in capsys.readouterr().err
+    Image.new("RGB", (31, 31)).save(masks / "1.png")
+    assert main([*chosen, "--masks", str(masks)]) == 2
+    assert "one label per pixel, got mode RGB" in capsys.readouterr().err
+    Image.new("L", (5, 5)).save(masks / "1.png")
+    assert main([*chosen, "--masks", str(masks)]) == 2
+    assert "the masks of 'truth' must have the sizes of the images" in capsys.readouterr().err
+
+
 def test_components_and_filters(tmp_path, photos, capsys):
     exact, plain = save(tmp_path, "exact", "lps"), save(tmp_path, "plain", "stride")
     out = tmp_path / "x.png"

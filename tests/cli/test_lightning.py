@@ -153,9 +153,9 @@ def test_help_speaks_of_recipes(capsys):
     [
         ("test", ["--ckpt", "nothing.ckpt"], "no checkpoint nothing.ckpt"),
         ("test", ["--ckpt"], "needs a value"),
-        ("test", ["--resume", "runs/x"], "--resume is for fit"),
+        ("test", ["--resume", "runs/x"], "--resume is for trueshift fit"),
         ("fit", ["--ckpt", "a.ckpt"], "--ckpt is for validate, test"),
-        ("fit", ["--no-report"], "--no-report is for test"),
+        ("fit", ["--no-report"], "--no-report is for trueshift test"),
         ("fit", [], "fit: pass a recipe, --config FILE"),
     ],
 )

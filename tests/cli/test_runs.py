@@ -1,4 +1,6 @@
-from trueshift.cli.runs import drop_unstarted, new_folder, set_aside
+import pytest
+
+from trueshift.cli.runs import drop_unstarted, expand, new_folder, set_aside
 
 
 def test_runs_are_counted_up(tmp_path):
@@ -32,3 +34,11 @@ def test_files_are_set_aside_under_numbers(tmp_path):
         set_aside(path)
     assert not path.exists()
     assert [(tmp_path / f"a.{k}.txt").read_text() for k in (0, 1)] == ["first", "second"]
+
+
+@pytest.mark.parametrize("verb", ["fit", "test"])
+def test_only_a_new_training_from_a_checkpoint_has_a_folder_of_its_own(tmp_path, verb):
+    checkpoint = tmp_path / "old" / "0" / "checkpoints" / "last.ckpt"
+    words = ["--config", "recipes/tune.yaml", "--ckpt_path", str(checkpoint)]
+    folder = expand(verb, [*words, "--runs", str(tmp_path)]).folder
+    assert folder == tmp_path / ("tune/0" if verb == "fit" else "old/0")

@@ -211,7 +211,17 @@ def test_copies_batches_types_and_layouts():
             assert torch.equal(net(x), net(circular_shift(x, 5, 9)))
 
 
-@pytest.mark.parametrize("make", [pytest.param(Residual, marks=pytest.mark.slow), FunctionalUnet])
+def small_segmenter():
+    return nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Upsample(scale_factor=2))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        small_segmenter,
+        *(pytest.param(m, marks=pytest.mark.slow) for m in (Residual, FunctionalUnet)),
+    ],
+)
 def test_compiles(make):
     new = convert(trained(make()), "aps", X, padding="seam", verify=False)
     compiled = torch.compile(new, backend="aot_eager", fullgraph=True)

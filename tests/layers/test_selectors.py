@@ -339,7 +339,7 @@ class TestTau:
         assert names == {"conv1.weight", "conv1.bias", "conv2.weight", "conv2.bias"}
 
     def test_set_tau_needs_a_selector(self):
-        with pytest.raises(ValueError, match=r"set_tau: Sequential holds no ConvSelector"):
+        with pytest.raises(ValueError, match=r"set_tau: Sequential has no ConvSelector"):
             ts.set_tau(nn.Sequential(ts.APS(3)), 0.5)
 
 

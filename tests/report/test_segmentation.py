@@ -6,6 +6,7 @@ import trueshift as ts
 from trueshift.audit.masks import Masks, common_multiple, masks_under_shift, shown_region
 from trueshift.data import make_shapes
 from trueshift.report.figures import qualitative_figure
+from trueshift.report.images import colour_mask
 
 RED = (255, 0, 60)
 
@@ -90,3 +91,9 @@ def test_figure_refuses_masks_of_another_size(tmp_path):
     images = [torch.zeros(3, 4, 4, dtype=torch.uint8)]
     with pytest.raises(FileNotFoundError, match="no folder"):
         qualitative_figure(images, masks, tmp_path / "no" / "x.png")
+
+
+def test_every_class_of_voc_has_a_colour_of_its_own():
+    colours = colour_mask(torch.tensor([[*range(21), 255]]))[:, 0].T.tolist()
+    assert len({tuple(colour) for colour in colours}) == 22
+    assert torch.equal(colour_mask(torch.tensor([[0]])), colour_mask(torch.tensor([[21]])))

@@ -11,7 +11,16 @@ from trueshift.report.ours import TABLES
 from trueshift.report.paper import METHODS
 from trueshift.report.tables import belongs
 
-OURS = ("cifar10-record", "cifar10-quick", "cifar10-fast", "voc-small", "voc-mobilenet", "flows")
+RECIPES = Path(__file__).parents[2] / "recipes"
+OURS = (
+    "cifar10-record",
+    "cifar10-quick",
+    "cifar10-fast",
+    "cifar10-transformers",
+    "voc-small",
+    "voc-mobilenet",
+    "flows",
+)
 PAPER = {name: TABLES[name] for name in TABLES if name not in ("params", "time", *OURS)}
 
 
@@ -63,6 +72,7 @@ def test_tables_have_all_rows():
         "cifar10-record": 4,
         "cifar10-quick": 4,
         "cifar10-fast": 14,
+        "cifar10-transformers": 6,
         "flows": 34,
         "imagenet-circular": 9,
         "imagenet-standard": 9,
@@ -70,7 +80,7 @@ def test_tables_have_all_rows():
         "time": 5,
         "voc-circular": 6,
         "voc-small": 9,
-        "voc-mobilenet": 9,
+        "voc-mobilenet": 11,
         "voc-standard": 5,
     }
     assert {row.method for t in PAPER.values() for row in t.rows} <= METHODS.keys()
@@ -138,7 +148,7 @@ def test_tables_of_our_own_have_no_numbers_of_the_paper(tmp_path):
 
 def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside(tmp_path):
     rows = TABLES["cifar10-fast"].rows
-    recipes = sorted((Path(__file__).parents[2] / "recipes" / "cifar10").glob("fast_*.yaml"))
+    recipes = sorted((RECIPES / "cifar10").glob("fast_*.yaml"))
     assert len(recipes) == len(rows)
     for path in recipes:
         model = yaml.safe_load(path.read_text())["model"]["init_args"]
@@ -152,6 +162,19 @@ def test_the_fast_table_has_a_recipe_for_every_row_and_the_papers_numbers_beside
     text = render("cifar10-fast", lines)
     assert "| LPS | - | ResNet-9 | 2.00 | 94.45 ± 0.05 | no result | 100.00 |" in text
     assert "| LPS, select on input | - | ResNet-9 | 3.00 | - | no result | 100.00 | - |" in text
+
+
+def test_every_transformer_recipe_has_a_row():
+    rows = TABLES["cifar10-transformers"].rows
+    folder = Path(__file__).parents[2] / "recipes" / "cifar10"
+    recipes = sorted([*folder.glob("vit_*.yaml"), *folder.glob("swin_*.yaml")])
+    found = []
+    for path in recipes:
+        model = yaml.safe_load(path.read_text())["model"]["init_args"]
+        spec = dataclasses.asdict(Sampling(**model["spec"]))
+        tested = {"data": "cifar10", "network": model["network"], "spec": spec}
+        found += [(row.network, row.method) for row in rows if belongs(row, {"row": tested})]
+    assert sorted(found) == sorted((row.network, row.method) for row in rows)
 
 
 def test_the_flows_have_a_recipe_for_every_row_and_steps_are_not_in_percent():
@@ -197,6 +220,44 @@ def test_time_counts_only_on_the_papers_batch():
     line = build_table("time", {"good": good, "other": other})[0]
     assert line.cells["batch_ms"].values == (50.0,)
     assert line.sources == ("good",)
+
+
+def test_rows_of_mobilenets_tell_time_and_memory_of_an_image():
+    table = TABLES["voc-mobilenet"]
+    results = {}
+    for path in sorted((RECIPES / "voc").glob("mobilenet_*.yaml")):
+        model = yaml.safe_load(path.read_text())["model"]["init_args"]
+        spec = dataclasses.asdict(Sampling(**model["spec"]))
+        soft = (model.get("tau") or {"init_args": {}})["init_args"].get("softmax_from")
+        spec |= {"train_rule": "softmax", "test_rule": "softmax"} if soft else {}
+        row = {key: model.get(key) for key in ("network", "network_options", "convert")}
+        row |= {"data": "vocsegmentation", "spec": spec}
+        inference = {"batch_shape": [2, 3, 8, 8], "mean_ms": 50.0, "peak_mib": 30.0}
+        results[path.stem] = {"row": row, "metrics": {}, "time": {"inference": inference}}
+    lines = build_table("voc-mobilenet", results)
+    assert [line.sources for line in lines] == [
+        (f"mobilenet_{name}",)
+        for name in [
+            "zeros",
+            "circular",
+            "lpf_tri3",
+            "aps_tri3",
+            "lpd_only_tri3",
+            "lps",
+            "lps_tri3",
+            "lps_tri3_input",
+            "lps_tri3_softmax",
+            "unet_circular",
+            "unet_lps_tri3",
+        ]
+    ]
+    assert {line.cells["image_ms"].values for line in lines} == {(25.0,)}
+    assert {line.cells["image_mib"].values for line in lines} == {(15.0,)}
+    for one in results.values():
+        one["time"]["inference"].pop("peak_mib")  # not measured
+    lines = build_table("voc-mobilenet", results)
+    assert {line.cells["image_mib"].values for line in lines} == {()}
+    assert list(table.metrics.values())[-3:] == ["mASSC", "Time per image, ms", "Memory, MiB"]
 
 
 def test_wrong_input(tmp_path):

@@ -327,10 +327,18 @@ def test_crop():
     assert centre_crop(small, None) is small
 
 
-def test_batch_times_leave_out_the_first_and_smaller_batches():
-    times = BatchTimes()
+def test_batch_times_leave_out_the_first_and_smaller_batches_and_weigh_the_first():
+    times, small = BatchTimes(), torch.ones(1, 3, 2, 2)
     assert times.summary() is None
     for size in (4, 4, 2, 4):
-        with times.measure(torch.ones(size, 3, 2, 2)):
-            pass
+        assert times.measure(lambda x: x.sum(), torch.ones(size, 3, 2, 2)) == size * 12
     assert times.summary()["num_batches"] == 2
+    times.reset()
+    for _ in range(2):
+        times.measure(lambda x: x.repeat(1, 1, 1, 2**18).relu().sum(), small)
+    assert times.summary()["peak_mib"] == pytest.approx(2 * 12, rel=0.01)
+    times.reset()
+    with torch.autograd.profiler.profile():  # there can be only one
+        times.measure(torch.relu, small)
+    times.measure(torch.relu, small)
+    assert times.summary()["peak_mib"] is None

@@ -69,8 +69,8 @@ class ImageSource:
         if not isinstance(image, Tensor) or not image.is_floating_point():
             got = image.dtype if isinstance(image, Tensor) else type(image).__name__
             raise TypeError(
-                f"audit: images must be floating tensors, normalised as in training, got {got}."
-                " For bytes: images.float() / 255."
+                f"audit: images must be floating-point tensors, normalised as in training, got"
+                f" {got}. For bytes: images.float() / 255."
             )
         return image, None if label is None else torch.as_tensor(label).long()
 
@@ -125,9 +125,47 @@ class FolderImages:
         return image, self.labels[_class(path, self.folder)]
 
 
-def read_pictures(folder: Path, size: int | None, num_images: int | None) -> list[Tensor]:
-    """Read the images below a folder as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
-    return [_read_pixels(path, size, 3) for path in _spread(_find(folder), num_images)]
+def read_picture(path: Path, size: int | None) -> Tensor:
+    """Read an image as uint8 ``(3, H, W)``; see :class:`FolderImages`."""
+    return _read_pixels(path, size, 3)
+
+
+def picture_paths(
+    folder: Path, num_images: int | None, names: Sequence[str] | None = None
+) -> list[Path]:
+    """Return files of images below a folder: those with these names, or some of all.
+
+    Args:
+        folder: Where to look, sub-folders included.
+        num_images: At most this many, spread evenly over all; None takes all.
+        names: Names without suffix; then these are taken, in this order.
+    """
+    paths = _find(folder)
+    if names is None:
+        return _spread(paths, num_images)
+    by_name = {path.stem: path for path in paths}
+    missing = [name for name in names if name not in by_name]
+    if missing:
+        raise FileNotFoundError(
+            f"audit: no images called {', '.join(missing)} in {folder}. Pass names of its files"
+            " without suffix."
+        )
+    return [by_name[name] for name in names]
+
+
+def read_labels(path: Path) -> Tensor:
+    """Read a mask, a label per pixel as in PASCAL VOC, as int64 ``(H, W)``."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as file:
+            mask = file.copy()
+    except OSError as error:
+        raise ValueError(f"audit: no mask can be read from {path} ({error}).") from error
+    if mask.mode not in ("P", "L"):
+        raise ValueError(f"audit: {path} must hold one label per pixel, got mode {mask.mode}.")
+    labels = torch.frombuffer(bytearray(mask.tobytes()), dtype=torch.uint8)
+    return labels.view(mask.height, mask.width).long()
 
 
 def _find(folder: Path) -> list[Path]:

@@ -22,9 +22,9 @@ class LayerError:
     """By how much a module's output for a shifted image is not the shifted output.
 
     Errors are root mean squares of the difference as fractions of that of the output, averaged
-    over images and shifts. On a coarser grid the shift is known up to one step, as a polyphase
-    layer may begin anywhere: the best of the neighbouring steps counts. So does no step at all:
-    positions may be counted from an origin that moves with the image.
+    over images and shifts. On a coarser grid a shift may become either of the two nearest steps,
+    depending on the phase that a layer chose: the one that fits best counts. No step at all counts
+    too, since positions may be counted from an origin that moves with the image.
 
     Attributes:
         name: The module, with the number of the call if it is called again.

@@ -27,7 +27,7 @@ class Masks(NamedTuple):
 
     @property
     def changed(self) -> Tensor:
-        """Where the label is another one after the shift, boolean ``(H, W)``."""
+        """Where the shift changes the label, boolean ``(H, W)``."""
         return self.still != self.moved
 
 

@@ -23,7 +23,7 @@ class Estimate:
 
     @property
     def differs(self) -> bool:
-        """Whether the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0 or self.high < 0
 
 

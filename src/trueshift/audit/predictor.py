@@ -36,8 +36,8 @@ class Predictor:
         except (RuntimeError, AssertionError) as error:  # what torch and timm say of wrong shapes
             if isinstance(error, torch.OutOfMemoryError):
                 raise MemoryError(
-                    f"audit: no memory on {self.device} for {len(images)} images at once. Use a"
-                    " smaller batch_size."
+                    f"audit: not enough memory on {self.device} for {len(images)} images at once."
+                    " Use a smaller batch_size."
                 ) from error
             raise ValueError(
                 f"audit: the network does not take images of shape {tuple(images.shape)}. Check"

@@ -59,8 +59,8 @@ class LayerSelection:
         entropy: Of its choices over the images, in bits; at most ``log2(P)``.
         gap: Mean difference of the two largest logits.
         agreement: Expected share of Gumbel draws, as in training, that choose the component of the
-            largest logit: the mean of its softmax. ``1 / P`` is chance. The temperature plays no
-            part: it does not change which component wins.
+            largest logit: the mean of its softmax. ``1 / P`` is chance. The temperature has no
+            effect: it does not change which component wins.
         same_as_norm: Share of images for which APS would keep the same component.
         averaged: With outputs averaged over the phases of this layer, if that was measured.
     """

@@ -155,7 +155,7 @@ def _range(kind: str, pixels: int, window: int) -> range:
 def _offsets(given: Any, ranges: list[range], shift_set: ShiftSet) -> Offsets:
     pair = tuple(int(v) for v in given) if isinstance(given, Sequence | Tensor) else ()
     if len(pair) != 2:
-        raise ValueError(f"audit: shifts must be pairs (dy, dx), got {given!r} among them.")
+        raise ValueError(f"audit: every shift must be a pair (dy, dx), got {given!r}.")
     stays = [axis for axis in (0, 1) if pair[axis] and not shift_set.wraps[axis]]
     if stays:
         raise ValueError(

@@ -61,9 +61,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     data.add_argument(
         "--labels",
         action="store_true",
-        help="also measure accuracy. Labels are the sub-folders of DIR: their names if these are"
-        " numbers, else their place in the alphabet. The built-in pictures have labels"
-        " of their own",
+        help="also measure accuracy. Labels are the sub-folders of DIR: their names if all are"
+        " numbers, else their position in alphabetical order. The built-in pictures have labels"
+        " too",
     )
     shifts = parser.add_argument_group("shifts")
     add = shifts.add_argument
@@ -125,11 +125,14 @@ def run(args: argparse.Namespace) -> int:
     loaded = load_network(args.network, args.weights)
     _frame(args, loaded)
     data = _images(args, loaded)
+    second = None
     if args.anchor:
-        loaded, anchored = _anchored(args, loaded, None), _anchored(args, loaded, args.anchors)
+        loaded, second = _anchored(args, loaded, None), _anchored(args, loaded, args.anchors)
+    elif args.against:
+        loaded, second = _named(args, loaded, load_network(args.against, args.against_weights))
     try:
         result = _audit(args, loaded, data)
-        other = _other(args, loaded, data, result, anchored if args.anchor else None)
+        other = _other(args, loaded, data, result, second)
     except MemoryError as error:
         raise ValueError(f"{error} Pass a smaller --batch-size.") from error
     for one in (result, other) if other is not None else (result,):
@@ -225,23 +228,46 @@ def _anchored(args: argparse.Namespace, loaded: Loaded, anchors: int | None) -> 
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, {name}")
 
 
+def _named(args: argparse.Namespace, first: Loaded, second: Loaded) -> tuple[Loaded, Loaded]:
+    """Give networks of the same name different ones: by their folders, or by their weights."""
+    if first.name != second.name:
+        return first, second
+    if args.network != args.against:
+        a, b = _different_ends(args.network, args.against)
+    else:
+        a, b = (
+            f"{first.name} ({end})"
+            for end in _different_ends(str(args.weights), str(args.against_weights))
+        )
+    return first._replace(name=a), second._replace(name=b)
+
+
+def _different_ends(first: str, second: str) -> tuple[str, str]:
+    """Return the ends of two paths, as short as possible, that differ.
+
+    Examples:
+        >>> _different_ends("runs/a/0/net.safetensors", "runs/b/0/net.safetensors")
+        ('a/0/net.safetensors', 'b/0/net.safetensors')
+    """
+    a, b = Path(first).parts, Path(second).parts
+    longest = max(len(a), len(b))
+    size = next((n for n in range(1, longest) if a[-n:] != b[-n:]), longest)
+    return "/".join(a[-size:]), "/".join(b[-size:])
+
+
 def _other(
     args: argparse.Namespace,
     loaded: Loaded,
     data: _Data,
     result: AuditResult,
-    anchored: Loaded | None,
+    second: Loaded | None,
 ) -> AuditResult | None:
-    if anchored is not None:
-        second = anchored
-    elif args.against:
-        second = load_network(args.against, args.against_weights)
-    elif args.convert:
+    if second is None and not args.convert:
+        return None
+    if second is None:
         first = data.images[0]
         example = (first[0] if isinstance(first, tuple) else first)[None].to(args.device)
         second = converted(args, loaded, example)
-    else:
-        return None
     return _audit(args, second, data, [example.index for example in result.examples])
 
 

@@ -13,7 +13,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Print a completion script. For bash: trueshift completion bash >"
         " ~/.local/share/bash-completion/completions/trueshift"
     )
-    parser.add_argument("shell", choices=SHELLS)
+    parser.add_argument("shell", choices=SHELLS, help="the shell you use")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
 def build(args: argparse.Namespace) -> Demo:
     """Load the networks and the pictures."""
     if (args.mean is None) != (args.std is None):
-        raise ValueError("--mean and --std belong together.")
+        raise ValueError("pass both --mean and --std, or neither.")
     names = args.networks or newest_quickstart(args.runs)
     weights = args.weights or [None] * len(names)
     if len(weights) != len(names):

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("network", metavar="NETWORK", help=NETWORK_HELP.replace(", .onnx", ""))
     add("--out", type=Path, required=True, metavar="FILE", help="file to write: .onnx or .pt2")
-    add("--format", choices=FORMATS, help="(default: by the ending of FILE)")
+    add("--format", choices=FORMATS, help="file format (default: from the suffix of FILE)")
     add("--weights", type=Path, metavar="FILE", help="state dict of NETWORK (.pth, .safetensors)")
     add_conversion(parser, "make it shift-invariant first")
     add(

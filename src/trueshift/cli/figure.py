@@ -38,6 +38,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--kind", choices=KINDS, default=KINDS[0], help="kind of shift (default: circular)"
     )
     add_images(two, "4", 4, "as they are")
+    two.add_argument("--pick", nargs="+", metavar="NAME", help="names of the images to take")
+    two.add_argument(
+        "--masks",
+        type=Path,
+        metavar="DIR",
+        help="folder of true masks, labels as PNG with the names of the images; drawn too",
+    )
     one = _add(
         kinds,
         "components",
@@ -89,6 +96,7 @@ def _segmentation(args: argparse.Namespace) -> Path:
     if names[0] == names[1]:
         raise ValueError(f"both networks are called {names[0]!r}. Name them: --names A B.")
     images, shift = _images(args), (args.shift[0], args.shift[1])
+    truth = _truth(args)
     multiple = common_multiple(*(one.model for one in networks))
     masks = {
         name: [masks_under_shift(one.model, x, shift, args.kind, multiple) for x in images.inputs]
@@ -98,7 +106,19 @@ def _segmentation(args: argparse.Namespace) -> Path:
     for name, pairs in masks.items():
         share = sum(float(pair.changed.double().mean()) for pair in pairs) / len(pairs)
         print(f"{name}: {share:.2%} of pixels changed")
-    return qualitative_figure(shown, masks, args.out)
+    seen = [shown_region(mask[None], shift, args.kind)[0] for mask in truth]
+    return qualitative_figure(shown, masks, args.out, seen)
+
+
+def _truth(args: argparse.Namespace) -> list[Tensor]:
+    if args.masks is None:
+        return []
+    if args.images is None or args.size is not None:
+        raise ValueError("--masks needs --images DIR of the same size: leave out --size.")
+    from trueshift.audit.images import picture_paths, read_labels
+
+    paths = picture_paths(args.images, args.num_images, args.pick)
+    return [read_labels(args.masks / f"{path.stem}.png") for path in paths]
 
 
 def _components(args: argparse.Namespace) -> Path:
@@ -162,7 +182,8 @@ def _images(args: argparse.Namespace) -> _Images:
         for option, values in (("--mean", mean), ("--std", std))
     )
     size = args.size or (64 if args.images is None else None)
-    pictures = read_images(args.images, args.num_images, size, seed=3)
+    names = getattr(args, "pick", None)
+    pictures = read_images(args.images, args.num_images, size, seed=3, names=names)
     return _Images([(x / 255 - mean) / std for x in pictures], pictures)
 
 

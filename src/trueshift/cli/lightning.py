@@ -51,20 +51,20 @@ from trueshift.training import (  # noqa: E402
 )
 
 _RUN_HELP = (
-    "Short forms: --ckpt FILE also takes the configuration that was saved next to the checkpoint;"
-    " with --config RECIPE, FILE may be one of trueshift.save."
+    "Pass --ckpt FILE, a checkpoint of trueshift fit; the configuration saved next to it is used."
+    " Or pass --config RECIPE --ckpt FILE, a file that trueshift.save wrote."
 )
 HELP = {
     "fit": (
         "Train a network. Start from a recipe: trueshift fit --config recipes/....yaml, and change"
-        " single keys after it: --model.lr 0.05. Continue a stopped run: trueshift fit --resume"
+        " single settings after it: --model.lr 0.05. Continue a stopped run: trueshift fit --resume"
         " RUN_FOLDER. Runs are kept in runs/<recipe>/<n>, or below another folder: --runs DIR."
     ),
     "validate": f"Validate a checkpoint. {_RUN_HELP}",
     "test": (
-        "Test a checkpoint: accuracy or mIoU and consistency under shifts, written to results.json"
-        " in the run folder, and next to it report.html: what shifts do to a few of the images"
-        f" (leave it out: --no-report). {_RUN_HELP}"
+        "Test a checkpoint: accuracy or mIoU, and consistency under shifts. Writes results.json to"
+        " the run folder, and report.html, which shows what shifts do to a few of the images"
+        f" (--no-report leaves it out). {_RUN_HELP}"
     ),
     "predict": f"Predict labels or masks and write them to the run folder. {_RUN_HELP}",
 }

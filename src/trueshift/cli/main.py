@@ -103,7 +103,7 @@ def _parser(*verbs_to_configure: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--debug", action="store_true", help="show the full traceback of errors")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for name, text in COMMANDS.items():
-        sub = verbs.add_parser(name, help=text, description=text)
+        sub = verbs.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         if name in verbs_to_configure:
             module = import_verb(name)
             module.configure(sub)

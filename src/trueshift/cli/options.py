@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from torch import Tensor
@@ -37,17 +37,23 @@ def add_images(
         help=f"how many images (default: {num})",
     )
     add("--size", type=int, metavar="PX", help=f"resize and crop images to PX (default: {size})")
-    add("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, subtracted")
+    add("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, to subtract")
     add(
         "--std",
         type=float,
         nargs="+",
         metavar="S",
-        help="standard deviation of each channel, divided by",
+        help="standard deviation of each channel, to divide by",
     )
 
 
-def read_images(folder: Path | None, num: int, size: int | None, seed: int) -> list[Tensor]:
+def read_images(
+    folder: Path | None,
+    num: int,
+    size: int | None,
+    seed: int,
+    names: Sequence[str] | None = None,
+) -> list[Tensor]:
     """Return uint8 pictures ``(3, H, W)``.
 
     Args:
@@ -55,11 +61,14 @@ def read_images(folder: Path | None, num: int, size: int | None, seed: int) -> l
         num: How many.
         size: What to resize and crop to; built-in ones have 32 pixels without it.
         seed: Seed of the built-in ones.
+        names: Names of files in the folder, without suffix, in place of ``num``.
     """
     if folder is not None:
-        from trueshift.audit.images import read_pictures
+        from trueshift.audit.images import picture_paths, read_picture
 
-        return read_pictures(folder, size, num)
+        return [read_picture(path, size) for path in picture_paths(folder, num, names)]
+    if names is not None:
+        raise ValueError("--pick chooses images from a folder: pass --images DIR too.")
     from trueshift.data import make_shapes
 
     size = size or 32
@@ -92,15 +101,15 @@ def add_conversion(parser: argparse._ActionsContainer, purpose: str) -> None:
         "--positions",
         choices=["refuse", "canonical"],
         help="what --convert does where a network distinguishes positions, as position embeddings"
-        " do: refuse, or count them from an origin that the content chooses (refuse)",
+        " do: refuse, or count them from an origin that the content chooses (default: refuse)",
     )
     add(
         "--padding",
         choices=["circular", "seam", *CYLINDERS],
         metavar="MODE",
-        help="borders of the converted network. circular; keep,circular: circular horizontally"
-        " only; circular,keep: vertically only; seam: its own, while circular shifts of the input"
-        " are undone, which does not help with a moving camera (default: circular)",
+        help="borders of the converted network: circular; keep,circular (circular only"
+        " horizontally); circular,keep (only vertically); or seam: keep the network's own borders"
+        " and undo circular shifts of the input, no help with a moving camera (default: circular)",
     )
 
 
@@ -109,12 +118,12 @@ def check_conversion(args: argparse.Namespace) -> None:
     for option in ("select_from", "positions", "padding"):
         if getattr(args, option) and not args.convert:
             raise ValueError(
-                f"--{option.replace('_', '-')} says how --convert works: pass --convert too."
+                f"--{option.replace('_', '-')} changes how --convert works: pass --convert too."
             )
     if args.convert == "stride" and args.select_from:
         raise ValueError("--convert stride chooses no phases: leave out --select-from.")
     if args.convert == "stride" and args.padding != "seam":
-        raise ValueError("--convert stride is shift-invariant with --padding seam only: pass both.")
+        raise ValueError("--convert stride is shift-invariant only with --padding seam: pass both.")
 
 
 def converted(args: argparse.Namespace, loaded: Loaded, example: Tensor) -> Loaded:

@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.yaml"))
     matching = fnmatch.filter(names, f"*{args.pattern}*")
     if not matching:
-        raise FileNotFoundError(f"no recipe matches {args.pattern!r}. Without it all are listed.")
+        raise FileNotFoundError(f"no recipe matches {args.pattern!r}. Leave it out to list all.")
     for name in matching:
         title = (root / name).read_text().partition("\n")[0].removeprefix("# ")
         print(f"{name}  {title}")

@@ -35,10 +35,10 @@ def expand(verb: str, words: list[str]) -> Asked:
     resume, checkpoint = _take(words, "--resume"), _take(words, "--ckpt")
     report = "--no-report" not in words
     if not report and verb != "test":
-        raise ValueError("--no-report is for test; other verbs write none.")
+        raise ValueError("--no-report is for trueshift test; other commands write no report.")
     words = [word for word in words if word != "--no-report"]
     if resume is not None and verb != "fit":
-        raise ValueError("--resume is for fit. Pass --ckpt FILE.")
+        raise ValueError("--resume is for trueshift fit. Pass --ckpt FILE instead.")
     if checkpoint is not None and verb == "fit":
         raise ValueError(
             "--ckpt is for validate, test and predict. To continue a run, pass --resume RUN_FOLDER."
@@ -49,7 +49,7 @@ def expand(verb: str, words: list[str]) -> Asked:
         # However it was trained, it is tested in float32, unless later words say otherwise.
         precision = [] if verb == "fit" else ["--trainer.precision", "32-true"]
         words = [*_configuration(checkpoint, words), *precision, *words]
-    return Asked(words, _find_folder(words, root), report)
+    return Asked(words, _find_folder(words, root, new=verb == "fit" and resume is None), report)
 
 
 def _configuration(checkpoint: str, words: list[str]) -> list[str]:
@@ -72,11 +72,12 @@ def _configuration(checkpoint: str, words: list[str]) -> list[str]:
     return ["--config", str(config), "--ckpt_path", checkpoint]
 
 
-def _find_folder(words: list[str], root: Path) -> Path:
+def _find_folder(words: list[str], root: Path, new: bool) -> Path:
+    """Return the folder of a run: ``new``, or that of the checkpoint."""
     if RUN_FOLDER in os.environ:  # a process that Lightning started in addition to the first
         return Path(os.environ[RUN_FOLDER])
     checkpoint = _last_value(words, "--ckpt_path")
-    if checkpoint not in (None, "null"):
+    if checkpoint not in (None, "null") and not new:
         return _folder_of(str(checkpoint))
     config = _last_value(words, "--config") or _last_value(words, "-c")
     runs = root / (_recipe_name(Path(config)) if config else "run")
@@ -142,7 +143,7 @@ def data_of(checkpoint: Path) -> tuple[type[Any], dict[str, Any]]:
     """Return the data module that a checkpoint was trained with, and its arguments."""
     config = checkpoint.parent.parent / "config.yaml"
     if not config.is_file():
-        raise FileNotFoundError(f"no {config}: pass a checkpoint that lies in its run folder.")
+        raise FileNotFoundError(f"no {config}: pass a checkpoint inside its run folder.")
     import yaml
 
     data = yaml.safe_load(config.read_text()).get("data") or {}

@@ -56,13 +56,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "recipes", nargs="+", type=Path, metavar="RECIPE", help="YAML file (see trueshift recipes)"
     )
     parser.add_argument(
-        "--seeds", nargs="+", type=int, default=[0], metavar="N", help="(default: 0)"
+        "--seeds", nargs="+", type=int, default=[0], metavar="N", help="seeds to run (default: 0)"
     )
     parser.add_argument(
         "--jobs", type=int, default=1, metavar="N", help="runs at once (default: 1)"
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("runs"), metavar="DIR", help="run folders (default: runs)"
+        "--runs",
+        type=Path,
+        default=Path("runs"),
+        metavar="DIR",
+        help="folder for runs (default: runs)",
     )
     parser.add_argument(
         "--results", type=Path, metavar="DIR", help="also copy every results.json into DIR"

@@ -56,7 +56,7 @@ def convert(
 ) -> Converted:
     """Return a copy of a network that is exactly invariant or equivariant to circular shifts.
 
-    Every stride chooses its phase from the content of the map, branches that meet share it,
+    Every stride chooses its phase from the content of the map, branches that are combined share it,
     up-sampling puts values back where they came from, and padding becomes circular. All weights
     keep their names and values; what is new lives under ``sampling``.
 
@@ -67,8 +67,8 @@ def convert(
             arguments or a dict of them. Sizes must be multiples of the network's total stride.
         select_from: Choose phases from the ``"output"`` of strided operations and the pointwise
             ones after them, as the paper does, or from their ``"input"``, so that they stay
-            strided. Learned selectors then read the narrowest map that only pointwise operations
-            and 1x1 convolutions separate from the operation. ``None`` takes the spec's own.
+            strided. A learned selector may then read an earlier, narrower map, if only pointwise
+            operations and 1x1 convolutions lie in between. ``None`` takes the spec's own.
         flatten: What to do where positions become features: ``"refuse"``, or ``"canonical"`` to
             count positions from an origin that the content chooses. With ``padding="seam"`` they
             are counted from the seam.
@@ -79,8 +79,8 @@ def convert(
 
             * ``"circular"``: exact.
             * ``"seam"``: the network keeps its own padding, and every input is first rolled to
-              begin at its seam, where its ends meet and do not fit together. Exact with every
-              method, ``"stride"`` too, and where positions have weights of their own.
+              begin at its seam, where its opposite edges meet. Exact with every method, even
+              ``"stride"``, and for weights that belong to a position.
             * ``"keep"``: the network's own. ``"stride"`` then computes what the model does,
               through the converted code; other methods are not exact at the border.
             * One of ``"circular"`` and ``"keep"`` per axis, such as ``("keep", "circular")`` for

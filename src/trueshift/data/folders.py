@@ -21,7 +21,7 @@ Setting = Literal["circular", "standard"]
 class FolderDataset(Dataset[Any]):
     """Images of ``folder/<class>/<image>``; the classes are numbered in order of their names.
 
-    What is random about a sample follows from (seed, epoch, index), on every worker alike.
+    Random choices depend on (seed, epoch, index) only, not on the worker that reads a sample.
 
     Args:
         folder: Where the folders of the classes are.

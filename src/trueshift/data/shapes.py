@@ -10,8 +10,8 @@ from trueshift.data.loading import ImageDataModule, InMemory, sample_seed
 class Shapes(ImageDataModule):
     """Ten classes of textured shapes, drawn when needed; nothing is downloaded.
 
-    Objects stand near the centre and nothing is shifted while training, so that a network is
-    invariant only by its making. See :func:`make_shapes` for the pictures.
+    Objects lie near the centre and nothing is shifted in training, so that a network is invariant
+    only by design. See :func:`make_shapes` for the pictures.
 
     Args:
         size: Height and width of the images.

@@ -48,7 +48,7 @@ def trace(
             ranges = narrower
             continue
         return program, _served(program.module(), example, ranges, multiples)
-    raise ValueError("export: there is no range of sizes that one graph serves. Leave out 'size'.")
+    raise ValueError("export: no range of sizes works with one graph. Leave out 'size' in dynamic.")
 
 
 @contextlib.contextmanager
@@ -102,7 +102,7 @@ def _served(
             if "Guard failed" not in str(error) or named.isdisjoint(axes.values()):
                 raise
         ranges = {name: (low + (axes[name] in named), high) for name, (low, high) in ranges.items()}
-    raise ValueError("export: the graph refuses every small size. Leave out 'size'.")
+    raise ValueError("export: the graph refuses every small size. Leave out 'size' in dynamic.")
 
 
 def _narrower(message: str, ranges: dict[str, Range]) -> dict[str, Range]:

@@ -22,7 +22,7 @@ class _Exact(nn.Module):
 
 
 def _exact(kind: type[nn.Module]) -> type[nn.Module]:
-    doc = f"``torch.nn.{kind.__name__}`` that rounds every pixel alike."
+    doc = f"``torch.nn.{kind.__name__}`` whose rounding does not depend on the position."
     return type(kind.__name__, (_Exact, kind), {"__module__": __name__, "__doc__": doc})
 
 
@@ -75,7 +75,7 @@ class Elementwise(_Exact, _Function):
 
 
 def make_exact(model: nn.Module) -> None:
-    """Replace activations and norms over space by those that round alike; settings stay."""
+    """Replace activations and norms over space by versions whose rounding ignores the position."""
     for module in model.modules():
         exact = EXACT.get(type(module)) or NORMS.get(type(module))
         if exact is not None:

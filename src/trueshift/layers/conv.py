@@ -1,4 +1,4 @@
-"""Convolutions that keep the size of a map and round every pixel alike at test time."""
+"""Convolutions that keep the size of a map; at test time, rounding ignores the position."""
 
 from __future__ import annotations
 

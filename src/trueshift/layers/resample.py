@@ -213,8 +213,8 @@ class LPD(PolyphaseDown):
         stride: Sampling factor of all axes, or one per axis.
         antialias: ``None``, ``"rect2"``, ``"tri3"``, ``"bin4"`` to ``"bin7"``, ``"adapt3"``,
             ``"adapt5"``.
-        padding_mode: Border of the selector, of the filter and of sizes that the stride does not
-            divide; for all axes or one per axis.
+        padding_mode: Border of the selector and of the filter, for all axes or one per axis. See
+            also :class:`PolyphaseDown`.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
         score_filtered: See :class:`PolyphaseDown`.
@@ -268,8 +268,8 @@ class APS(PolyphaseDown):
         p: Which norm: 1, 2 or ``inf``.
         stride: Sampling factor of all axes, or one per axis.
         antialias: Name of a filter, as for :class:`LPD`.
-        padding_mode: Border of the filter and of sizes that the stride does not divide; for all
-            axes or one per axis.
+        padding_mode: Border of the filter, for all axes or one per axis. See also
+            :class:`PolyphaseDown`.
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
         score_filtered: See :class:`PolyphaseDown`.

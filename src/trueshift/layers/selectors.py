@@ -303,7 +303,7 @@ def set_tau(model: nn.Module, tau: float) -> None:
     _check_tau("set_tau", tau)
     selectors = [module for module in model.modules() if isinstance(module, ConvSelector)]
     if not selectors:
-        raise ValueError(f"set_tau: {type(model).__name__} holds no ConvSelector to set tau of.")
+        raise ValueError(f"set_tau: {type(model).__name__} has no ConvSelector to set tau in.")
     for selector in selectors:
         selector.tau.fill_(float(tau))
 

@@ -41,7 +41,8 @@ class Sampling:
             equivariant to shifts along the ``"circular"`` axes.
         hidden: Width of learned selectors: the ``"same"`` as the map that they read, an
             ``"eighth"`` of it, a number, or one number per down-sampling of a network, in order.
-            In stems and in ResNet-9, which read narrow maps, the map computed from them counts.
+            In stems and in ResNet-9, whose selectors may read a narrow input, the width of the
+            output counts.
         dim: Number of spatial axes.
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
@@ -50,7 +51,8 @@ class Sampling:
         test_rule: ``"argmax"`` or ``"softmax"``.
         select_from: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
-            operation runs strided, at the price of a plain network; the guarantee is the same.
+            operation keeps its stride and costs what it does in a plain network. The guarantee is
+            the same.
         selector_padding: Border of learned selectors; ``None`` means ``padding_mode``.
         margin: How many cells at each border selectors leave out, along axes that do not wrap.
             What enters and leaves there then changes the choice less often (the idea of CAPS).

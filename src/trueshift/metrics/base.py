@@ -108,7 +108,7 @@ class Consistency(Metric, ABC):
         """Wilson interval of the fraction over all processes, at the level ``confidence``.
 
         Pairs of one image are not independent, so the number of samples is the number of images:
-        with several pairs per image the interval is wider than it need be, never too narrow.
+        with several pairs per image the interval is wider than necessary, never too narrow.
         Calls ``compute``: in distributed runs, ask for it on every process.
         """
         fraction = float(self.compute())

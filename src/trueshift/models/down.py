@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import Mode
-from trueshift.functional import MAX_POOLS, max_down, max_filter
+from trueshift.functional import MAX_POOLS, keep_phase, max_blur, max_down, max_filter
 from trueshift.layers.conv import SameConv
 from trueshift.layers.filters import Blur
 from trueshift.layers.resample import PolyphaseDown
@@ -91,6 +91,10 @@ def max_and_sample(
         kernel = None if down.antialias is None else down.antialias.kernel
         known = down.selector.index if isinstance(down.selector, FixedSelector) else phase
         return max_down(down.extend(x), kernel, known, mode), _step(phase, x, 2)
+    if mode == "circular" and isinstance(down.antialias, Blur) and down.score_filtered:
+        filtered = max_blur(x, down.antialias.kernel, mode)
+        phase = down.choose(filtered, _breaks_ties(down, x)) if phase is None else phase
+        return keep_phase(filtered, phase, (2,) * dim), _step(phase, x, 2)
     peaks = max_filter(pad(x, ((0, 1),) * dim, mode), (2,) * dim)
     y, phase = down(peaks, phase, return_phase=True, tie_breaker=_breaks_ties(down, x))
     return y, _step(phase, x, 2)

@@ -150,7 +150,7 @@ def resample(model: Model, sampling: Sampling | str) -> Model:
     if changed:
         raise ValueError(
             f"resample: {spec} and {old} do not have the same weights: {', '.join(changed)} would"
-            " be new or lost. Keep the filter of the model if it learns."
+            " be new or lost. Keep the filter of the model if it has weights."
         )
     state = new.state_dict()
     new.load_state_dict(state | {n: v for n, v in model.state_dict().items() if n in state})

@@ -17,8 +17,9 @@ class Site:
 
     Attributes:
         name: Where in the network.
-        kind: ``"down"``, ``"follow"`` (down by the phase of another place), ``"up"``, or
-            ``"stride"`` (a convolution that strides by itself).
+        kind: ``"down"``, ``"follow"`` (down by the phase of another place), ``"up"``,
+            ``"origin"`` (where positions are counted from), or ``"stride"`` (a convolution that
+            strides by itself).
         method: ``"lps"``, ``"aps"``, ``"stride"``, or empty where no choice is made.
         stride: Sampling factor.
         antialias: Name of the filter, or ``None``.
@@ -71,13 +72,15 @@ def summary(model: nn.Module) -> Summary:
 
 
 def _site(name: str, module: nn.Module) -> Site | None:
+    selector = getattr(module, "selector", None)
+    names: dict[type, str] = {selects: method for method, selects in METHODS.items()}
+    method = names.get(type(selector), "")
     if isinstance(module, PolyphaseDown):
-        selector = module.selector
-        kind = "follow" if selector is None else "down"
-        names: dict[type, str] = {selects: method for method, selects in METHODS.items()}
-        return _layer_site(name, kind, names.get(type(selector), ""), module)
+        return _layer_site(name, "follow" if selector is None else "down", method, module)
     if isinstance(module, PolyphaseUp):
         return _layer_site(name, "up", "", module)
+    if method:
+        return Site(name, "origin", method, 1, None, None, None, 0)
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and max(module.stride) > 1:
         stride = module.stride if len(set(module.stride)) > 1 else module.stride[0]
         return Site(name, "stride", "stride", stride, None, module.in_channels, None, 0)

@@ -96,30 +96,39 @@ def qualitative_figure(
     images: Sequence[Tensor],
     masks: Mapping[str, Sequence[Masks]],
     path: str | os.PathLike[str],
+    truth: Sequence[Tensor] = (),
 ) -> Path:
     """Draw images and, for each network, its masks before and after a shift (paper appendix).
 
-    A column for each image; a row of inputs, then two rows for each network. Masks of shifted
-    images are moved back; where the label is another one than before, every second pixel is red.
+    A column for each image; a row of inputs, one of true masks, then two rows for each network.
+    Masks of shifted images are moved back; where the label is another one than before,
+    every second pixel is red.
 
     Args:
         images: uint8 ``(3, h, w)``, of the size of their masks.
         masks: Network to its masks, one for each image.
         path: Picture to write; it is returned.
+        truth: True masks ``(h, w)``, one for each image, or none.
     """
     wanted = [tuple(image.shape[1:]) for image in images]
-    for name, pairs in masks.items():
-        sizes = [tuple(pair.still.shape) for pair in pairs]
+    drawn = {name: [pair.still for pair in pairs] for name, pairs in masks.items()}
+    for name, stills in {**({"truth": truth} if truth else {}), **drawn}.items():
+        sizes = [tuple(still.shape) for still in stills]
         if sizes != wanted:
             raise ValueError(
                 f"qualitative_figure: the masks of {name!r} must have the sizes of the images"
                 f" {wanted}, got {sizes}."
             )
-    figure, axes = picture_grid(1 + 2 * len(masks), len(images), 1.5)
+    first = 2 if truth else 1  # row of the first network
+    figure, axes = picture_grid(first + 2 * len(masks), len(images), 1.5)
     axes[0][0].set_ylabel("input", fontsize=8)
     for panel, image in zip(axes[0], images, strict=True):
         panel.imshow(image.permute(1, 2, 0).numpy())
-    for row, (name, pairs) in zip(range(1, 1 + 2 * len(masks), 2), masks.items(), strict=True):
+    if truth:
+        axes[1][0].set_ylabel("truth", fontsize=8)
+        for panel, mask in zip(axes[1], truth, strict=True):
+            panel.imshow(_picture(mask).numpy())
+    for row, (name, pairs) in zip(range(first, len(axes), 2), masks.items(), strict=True):
         axes[row][0].set_ylabel(f"{name}\non input", fontsize=8)
         axes[row + 1][0].set_ylabel(f"{name}\non shifted", fontsize=8)
         for column, pair in enumerate(pairs):

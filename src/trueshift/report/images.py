@@ -12,9 +12,12 @@ from torch import Tensor
 _COLOURS = (
     (40, 44, 60), (230, 159, 0), (86, 180, 233), (0, 158, 115), (240, 228, 66), (0, 114, 178),
     (213, 94, 0), (204, 121, 167), (153, 102, 51), (170, 220, 120), (150, 150, 220),
+    (255, 190, 190), (90, 110, 20), (120, 40, 120), (190, 190, 190), (0, 200, 200), (110, 50, 20),
+    (250, 120, 90), (60, 80, 220), (200, 160, 90), (20, 90, 70),
 )  # fmt: skip
 CHANGED = (220, 20, 40)  # pixels with another label
 _LOW, _MIDDLE, _HIGH = (178, 24, 43), (253, 200, 120), (33, 102, 172)
+_UNLABELLED, _UNLABELLED_COLOUR = 255, (255, 255, 255)
 
 
 def data_uri(pixels: Tensor) -> str:
@@ -42,9 +45,10 @@ def data_uri(pixels: Tensor) -> str:
 
 
 def colour_mask(mask: Tensor) -> Tensor:
-    """Colour labels ``(..., H, W)``: uint8 ``(..., 3, H, W)``."""
-    palette = torch.tensor(_COLOURS, dtype=torch.uint8)
-    return palette[mask % len(palette)].movedim(-1, -3)
+    """Colour labels ``(..., H, W)``: uint8 ``(..., 3, H, W)``; 255, which is no label, is white."""
+    colours = [_COLOURS[k % len(_COLOURS)] for k in range(_UNLABELLED)]
+    palette = torch.tensor([*colours, _UNLABELLED_COLOUR], dtype=torch.uint8)
+    return palette[mask].movedim(-1, -3)
 
 
 def tile(pictures: Tensor, columns: int) -> Tensor:

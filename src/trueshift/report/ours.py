@@ -53,6 +53,7 @@ def _mobilenet(
         "antialias": None,
         "padding_mode": "circular",
         "select_from": "output",
+        "test_rule": "argmax",
         **({} if up is None else {"up": up}),
         **spec,
     }
@@ -70,6 +71,8 @@ VOC_MOBILENET = Table(
         "circular_consistency": "mASCC",
         "bitwise_equal": "Bitwise equal",
         "shift_consistency": "mASSC",
+        "image_ms": "Time per image, ms",
+        "image_mib": "Memory, MiB",
     },
     (
         _mobilenet("Baseline, zeros", method="stride", padding_mode="zeros"),
@@ -77,9 +80,13 @@ VOC_MOBILENET = Table(
         _mobilenet("LPF", method="stride", **_TRI3),
         _mobilenet("APS", method="aps", up="linear", **_TRI3),
         _mobilenet("LPD only", method="lps", up="linear", **_TRI3),
+        _mobilenet("LPS", method="lps", up="polyphase"),
         _mobilenet("LPS", method="lps", up="polyphase", **_TRI3),
         _mobilenet(
             "LPS, select on input", method="lps", up="polyphase", select_from="input", **_TRI3
+        ),
+        _mobilenet(
+            "LPS, softmax at the end", method="lps", up="polyphase", test_rule="softmax", **_TRI3
         ),
         _mobilenet("Baseline", "Unet", method="stride"),
         _mobilenet("LPS", "Unet", method="lps", up="polyphase", **_TRI3),
@@ -140,6 +147,27 @@ CIFAR10_RECORD = Table(
     _STRAIGHT,
 )
 
+
+def _transformer(network: str, method: str) -> Row:
+    key = {
+        "data": "cifar10",
+        "network": network.lower(),
+        "method": METHODS[method],
+        "antialias": None,
+        "padding_mode": "circular",
+        **({"train_rule": "straight"} if method == "LPS" else {}),
+    }
+    return Row(method, "-", network, key, None)
+
+
+CIFAR10_TRANSFORMERS = Table(
+    None,
+    "CIFAR-10 with small transformers, five minutes of one core"
+    " (recipes/cifar10/vit_*.yaml, swin_*.yaml)",
+    _CIFAR10_COLUMNS,
+    tuple(_transformer(n, m) for n in ("ViT", "Swin") for m in ("Baseline", "APS", "LPS")),
+)
+
 _FLOWS = {
     "Kuramoto-Sivashinsky": "kuramoto_sivashinsky",
     "Burgers": "burgers",
@@ -197,6 +225,7 @@ TABLES = {
     "cifar10-record": CIFAR10_RECORD,
     "cifar10-quick": CIFAR10_QUICK,
     "cifar10-fast": CIFAR10_FAST,
+    "cifar10-transformers": CIFAR10_TRANSFORMERS,
     "voc-small": VOC_SMALL,
     "voc-mobilenet": VOC_MOBILENET,
     "flows": FLOWS,

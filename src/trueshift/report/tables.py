@@ -21,6 +21,7 @@ FILE_NAME = "results.json"
 FORMATS = ("markdown", "latex", "json")
 NO_RESULT = "no result"
 _SETTING = ("data", "setting", "network", "padding_mode")  # what all rows of a table share
+_PER_IMAGE = {"image_ms": "mean_ms", "image_mib": "peak_mib"}  # of a forward pass of a batch
 _TABLE_4_BATCH = [32, 3, 224, 224]
 
 
@@ -163,8 +164,11 @@ def _filter_name(key: Mapping[str, Any]) -> str:
 
 
 def _value(name: str, metric: str, results: Mapping[str, Any]) -> float | None:
+    measured = results.get("time", {}).get("inference")
+    if metric in _PER_IMAGE:
+        of_batch = (measured or {}).get(_PER_IMAGE[metric])
+        return None if of_batch is None else float(of_batch) / measured["batch_shape"][0]
     if name == "time":
-        measured = results["time"].get("inference")
         fits = measured is not None and measured["batch_shape"] == _TABLE_4_BATCH
         return float(measured["mean_ms"]) if fits else None
     value = results["metrics"].get(metric)

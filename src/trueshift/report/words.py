@@ -258,7 +258,7 @@ def _moved(measured: Measurement) -> str:
 
 def _worst(m: Measurement) -> str:
     if m.consistency == 1:
-        return "all alike"
+        return "all the same"
     return f"{percent(min(m.shares))} at {shift_text(m.worst_shift)}"
 
 

@@ -65,8 +65,7 @@ class Classifier(NetworkModule):
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         images, target = self._cropped(batch[0]), batch[1]
-        with self.times.measure(images):
-            logits = self(images)
+        logits = self.times.measure(self, images)
         self.test_accuracy(logits, target)
 
         def shifted(x: Tensor) -> Tensor:

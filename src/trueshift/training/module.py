@@ -37,7 +37,7 @@ NumPairs = int | Literal["all"]
 
 
 class NetworkModule(LightningModule):
-    """A network, trained by SGD or Muon with the paper's schedules.
+    """A network, trained by SGD, Adam or Muon with the paper's schedules.
 
     Args:
         network: A name in ``trueshift.models.BUILDERS``, or the import path of a network of another
@@ -48,9 +48,10 @@ class NetworkModule(LightningModule):
             of another package gets only these: name its number of classes too.
         convert: How a network of another package is converted; ``None`` leaves it as it is.
         weights: What the network starts from, a file of :func:`trueshift.save`.
-        optimizer: ``"sgd"``, as in the paper, or ``"muon"``, which is quicker: see :class:`Muon`.
+        optimizer: ``"sgd"``, as in the paper; ``"adam"`` with decoupled decay (AdamW), for
+            pretrained networks; or ``"muon"``, the quickest from scratch: see :class:`Muon`.
         lr: Highest learning rate.
-        momentum: Momentum.
+        momentum: Momentum of SGD and Muon.
         nesterov: Nesterov's form of it, for SGD; Muon always has it.
         adam_lr: Highest learning rate of what Muon leaves to Adam.
         weight_decay: Decay of all weights but those of learned selectors.
@@ -84,7 +85,7 @@ class NetworkModule(LightningModule):
         network_options: dict[str, Any] | None = None,
         convert: Conversion | None = None,
         weights: str | None = None,
-        optimizer: Literal["sgd", "muon"] = "sgd",
+        optimizer: Literal["sgd", "adam", "muon"] = "sgd",
         lr: float = 0.1,
         momentum: float = 0.9,
         nesterov: bool = False,
@@ -106,7 +107,7 @@ class NetworkModule(LightningModule):
         known = (*models.BUILDERS, *self.outside)
         if "." not in network:
             check_choice(type(self).__name__, "network", network, known)
-        check_choice(type(self).__name__, "optimizer", optimizer, ("sgd", "muon"))
+        check_choice(type(self).__name__, "optimizer", optimizer, ("sgd", "adam", "muon"))
         spec = Sampling(**spec) if isinstance(spec, Mapping) else spec
         convert = Conversion(**convert) if isinstance(convert, Mapping) else convert
         schedule, tau = _rule("schedule", schedule, RATE_RULES), _rule("tau", tau, TAU_RULES)
@@ -146,6 +147,8 @@ class NetworkModule(LightningModule):
         if self.hparams["optimizer"] == "muon":
             options = {key: self.hparams[key] for key in ("lr", "momentum", "adam_lr")}
             return Muon(self.parameter_groups(), **options)
+        if self.hparams["optimizer"] == "adam":
+            return torch.optim.AdamW(self.parameter_groups(), self.hparams["lr"])
         options = {key: self.hparams[key] for key in ("lr", "momentum", "nesterov")}
         return torch.optim.SGD(self.parameter_groups(), **options)
 

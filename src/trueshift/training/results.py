@@ -18,6 +18,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from trueshift import __version__
 from trueshift._files import written_whole
 from trueshift.training.module import NetworkModule
+from trueshift.training.tau import selectors
 
 FILE_NAME = "results.json"
 FORMAT_VERSION = 1
@@ -105,10 +106,16 @@ def describe(module: NetworkModule, trainer: Trainer) -> dict[str, Any]:
         "network_options": module.hparams["network_options"] or {},
         "convert": module.hparams["convert"],
         "num_classes": module.hparams["num_classes"],
-        "spec": dataclasses.asdict(module.spec),
+        "spec": dataclasses.asdict(module.spec) | _rules(module),
         "num_pairs": module.hparams["num_pairs"],
         "max_shift": module.hparams["max_shift"],
     }
+
+
+def _rules(module: NetworkModule) -> dict[str, str]:
+    """Return the rules of learned selectors, which may change during training."""
+    learned = selectors(module.network)[:1]
+    return {name: getattr(one, name) for one in learned for name in ("train_rule", "test_rule")}
 
 
 def write(results: Mapping[str, Any], path: Path) -> None:

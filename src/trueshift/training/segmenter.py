@@ -132,8 +132,7 @@ class Segmenter(NetworkModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         generator = torch.Generator().manual_seed(step_seed(self.global_rank, batch_idx))
         for images, target in self._by_size(batch):
-            with self.times.measure(images):
-                logits = self(images)
+            logits = self.times.measure(self, images)
             self.test_miou.update(logits, target)
             self.consistency.update(self, images, target)
             self.shift_consistency.size = self._window(images)

@@ -190,7 +190,7 @@ class Analysis:
             if rule is None:
                 raise Refused(
                     f"no rule says what {_shown(call.node, module)} does to grids.",
-                    "If it treats every position alike, say so with"
+                    "If it treats all positions the same, say so with"
                     " trueshift.convert.register_rule(op, 'equivariant'); see its docstring.",
                 )
             return rule(self, call)

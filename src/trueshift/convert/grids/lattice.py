@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from trueshift.convert.errors import Refused
 
-_APART = "Down-sample both branches by the same strides in the same order before they meet."
+_APART = "Down-sample both branches by the same strides in the same order before they are combined."
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class Lattice:
     def unify(self, a: Space, b: Space) -> None:
         """Make two axes the same grid, or refuse."""
         if a.axis != b.axis or a.fine != b.fine:
-            raise Refused("two maps meet on different grids or axes.", _APART)
+            raise Refused("two maps on different grids or axes are combined.", _APART)
         self._join(a.root, b.root)
         left, right = list(self.expand(a.digits)), list(self.expand(b.digits))
         while left and right:
@@ -176,7 +176,7 @@ class Lattice:
             else:
                 self._define(right, left)
         if left or right:
-            raise Refused("two maps of different strides meet.", _APART)
+            raise Refused("two maps of different strides are combined.", _APART)
 
     def settle(self) -> None:
         """Complete phases that are known on some axes only."""
@@ -200,7 +200,7 @@ class Lattice:
         first, second = sorted((self.root(a), self.root(b)))
         if self.sizes[first] != self.sizes[second]:
             raise Refused(
-                f"inputs of sizes {self.sizes[first]} and {self.sizes[second]} meet.",
+                f"inputs of sizes {self.sizes[first]} and {self.sizes[second]} are combined.",
                 "Pass inputs of one size.",
             )
         self._same_root[second] = first
@@ -229,5 +229,5 @@ class Lattice:
             parts.append(part)
             rest //= part.base
         if rest > 1 or not self._whole(digit) or digit.phase in {part.phase for part in parts}:
-            raise Refused("two maps meet whose strides do not match.", _APART)
+            raise Refused("two maps whose strides do not match are combined.", _APART)
         self.phases[digit.phase].digits[digit.axis] = tuple(parts)

@@ -53,7 +53,7 @@ def join(lattice: Lattice, entries: Sequence[tuple[Value, int]]) -> Kind:
         return CONSTANT if others and all(kind is CONSTANT for kind in others) else OTHER
     if any(varies(value, axis) for value, axis in longer) and not lattice.at_seam:
         raise Refused(
-            "a map meets a tensor that differs from position to position (a learned or"
+            "a map is combined with a tensor that differs from position to position (a learned or"
             " fixed position embedding, coordinates, or a bias of relative positions).",
             "Remove it, or make it depend on the image, or pass padding='seam'.",
         )

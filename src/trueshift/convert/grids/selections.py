@@ -19,7 +19,7 @@ from trueshift.convert.plan import Selection
 from trueshift.layers.selectors import METHODS
 from trueshift.layers.spec import Sampling
 
-_SHAPE_METHODS = ("contiguous", "permute", "reshape", "transpose", "view", "movedim")
+_MOVES = {"contiguous", "movedim", "pad", "permute", "reshape", "roll", "transpose", "view"}
 
 
 @dataclass
@@ -50,9 +50,6 @@ class Selections:
         reads = action.on or node.all_input_nodes[0]
         if _learns(spec):
             reads = self._narrowest(reads)
-        elif self._is_normalised(reads):
-            # After a layer norm all positions have the same 2-norm.
-            spec = spec.replace(norm=1)
         return self.select(spec, reads, spaces, samples=False)
 
     def select(
@@ -64,6 +61,9 @@ class Selections:
         images = [name for name, index in inputs.items() if lattice.root(index) == root]
         offset, strides = offset_of(lattice, spaces)
         view = self._view(reads)
+        if not _learns(spec) and self._is_normalised(reads):
+            # After a layer norm all positions have the same 2-norm.
+            spec = spec.replace(norm=1)
         return Selection(
             spec=spec,
             reads=reads.name,
@@ -117,11 +117,15 @@ class Selections:
         return not any((*action.part.options["left"], *action.part.options["reach"]))
 
     def _is_normalised(self, node: fx.Node) -> bool:
-        """Whether a node is the result of a layer norm, up to its shape."""
-        while node.op == "call_method" and str(node.target) in _SHAPE_METHODS:
+        """Whether a node is the result of a layer norm, up to shape and place."""
+        while node.op.startswith("call_") and _name(node) in _MOVES:
             node = node.all_input_nodes[0]
         module = self.analysis.traced.module(node)
         return isinstance(module, nn.LayerNorm) or node.target is F.layer_norm
+
+
+def _name(node: fx.Node) -> str:
+    return getattr(node.target, "__name__", str(node.target))
 
 
 def _learns(spec: Sampling) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._validate import Mode
-from trueshift.windows import Slices, pad, phase_offsets, phase_window, read_at, unravel
+from trueshift.windows import mix_moves, pad, phase_offsets, phase_window, read_at, unravel
 
 # One term of an offset: (place of the phase, axis in it, div, base, weight). It adds
 # ``offset(phase)[axis] // div % base * weight``.
@@ -169,18 +169,9 @@ class Unshift(Offset):
         if not phases[0].dtype.is_floating_point:
             return move(x, self.hard(phases), self.largest, self.border)
         for source, phase in enumerate(phases):
-            shape = (-1, *[1] * (x.ndim - 1))
-            parts = [
-                self._moved(x, self.of_one(source, k)) * weight.view(shape).to(x.dtype)
-                for k, weight in enumerate(phase.unbind(1))
-            ]
-            x = torch.stack(parts).sum(0)
+            offsets = [self.of_one(source, k) for k in range(phase.shape[1])]
+            x = mix_moves(x, phase, offsets, self.border)
         return x
-
-    def _moved(self, x: Tensor, offsets: tuple[int, ...]) -> Tensor:
-        padded = pad(x, tuple((offset, 0) for offset in offsets), self.border)
-        inner: Slices = (..., *(slice(0, size) for size in x.shape[2:]))
-        return padded[inner]
 
 
 class FromOrigin(nn.Module):

@@ -54,7 +54,7 @@ def layer_norm(a: Analysis, call: Call) -> Any:
 def linear(a: Analysis, call: Call) -> Any:
     """Mix the last axis."""
     value: Value = call.params["input"]
-    _refuse_spatial(value, [-1], "mixes positions with weights of their own on")
+    _refuse_spatial(value, [-1], "mixes positions with separate weights on")
     return Value(a.execute(call), (*value.kinds[:-1], OTHER))
 
 
@@ -63,7 +63,7 @@ def matmul(a: Analysis, call: Call) -> Any:
     left, right = values_in((a.look(call.node.args), a.look(call.node.kwargs)))[-2:]
     result: Tensor = a.execute(call)
     if left.data.ndim < 2 or right.data.ndim < 2:
-        raise Refused("matrix products with vectors have no rule.", "Use two or more axes.")
+        raise Refused("there is no rule for products with vectors.", "Use two or more axes.")
     _contract(a, (left, left.data.ndim - 1), (right, right.data.ndim - 2))
     lead = [Value(v.data[..., 0, 0], v.kinds[:-2]) for v in (left, right)]
     kinds = broadcast(a.lattice, lead, result.ndim - 2)
@@ -76,7 +76,7 @@ def _contract(a: Analysis, one: tuple[Value, int], other: tuple[Value, int]) -> 
         return
     if not all(map(spaces_of, kinds)):
         raise Refused(
-            "positions are mixed with weights of their own.",
+            "positions are mixed with separate weights.",
             "Use a convolution, or attention without position embeddings.",
         )
     same(a.lattice, kinds[0], kinds[1])

@@ -85,7 +85,7 @@ def _dealt(
             kind, size = queue.pop(0)
             if rest % size:
                 if size % rest:
-                    raise Refused("it cuts axes into parts that do not divide them.", "Pad them.")
+                    raise Refused("it cuts an axis into parts of unequal size.", "Pad the axis.")
                 kind, tail = _cut(kind, size // rest, phase, windows)
                 queue.insert(0, (tail, size // rest))
                 size = rest

@@ -113,7 +113,7 @@ def joined(pieces: Sequence[tuple[Kind, int]]) -> Kind:
     if any(isinstance(kind, Space) for kind, _ in pieces):
         raise Refused(
             "it joins tensors along a spatial axis.",
-            "Join channels, or positions that are one axis. Or pass padding='seam' with 'stride'"
+            "Concatenate channels, or flattened positions. Or pass padding='seam' with 'stride'"
             " (if no output is a map).",
         )
     if all(isinstance(kind, Plain) for kind, _ in pieces):

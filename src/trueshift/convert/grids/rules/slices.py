@@ -112,7 +112,7 @@ def _cut_space(
 ) -> Any:
     others = [item for axis, item in enumerate(items) if axis not in cuts]
     if any(not isinstance(value.kinds[axis], Space) for axis in cuts):
-        raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
+        raise Refused("it keeps only a part of the map.", "Use pooling, or keep the whole map.")
     if any(item != slice(None) for item in others) or len(items) != value.data.ndim:
         raise Refused("it slices space and other axes at once.", "Slice one after the other.")
     ranges = {axis: item.indices(value.data.shape[axis]) for axis, item in cuts.items()}
@@ -123,7 +123,7 @@ def _cut_space(
         left = tuple(-start for start, _, _ in numbers)
         whole = all(ranges[axis][1] > value.data.shape[axis] - ranges[axis][2] for axis in ranges)
         if not whole:
-            raise Refused("it takes a part of space only.", "Take every n-th of the whole map.")
+            raise Refused("it keeps only a part of the map.", "Take every n-th of the whole map.")
         reach = (0,) * len(stride)
         new = part(Every, stride=stride, left=left, reach=reach, own_padding=a.keeps(value))
         a.check_divisible(spaces, stride)
@@ -137,10 +137,10 @@ def _cut_space(
     if any(
         2 * (stop - start) <= n for (start, stop, _), n in zip(ranges.values(), sizes, strict=True)
     ):
-        raise Refused("it takes a part of space only.", "Use pooling, or keep the whole map.")
+        raise Refused("it keeps only a part of the map.", "Use pooling, or keep the whole map.")
     kept = {_kept(a, value, axis) for axis in ranges}
     if len(kept) > 1:
-        raise Refused("it crops axes that wrap and others at once.", "Crop one after the other.")
+        raise Refused("it crops axes that wrap together with others.", "Crop one after the other.")
     if kept == {False}:
         _shifted(a, call, tuple(-start for start, _, _ in ranges.values()), tuple(ranges))
         return value
