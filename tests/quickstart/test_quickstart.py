@@ -59,7 +59,7 @@ def test_a_cell_is_the_mean_and_the_standard_deviation():
         {"metrics": {**metrics, "accuracy": a}, "time": {"train_seconds": 3}} for a in (0.5, 0.7)
     ]
     heads, rows = table("pictures", {"pictures": {"lps": made}})
-    assert heads[1] == "Right"
+    assert heads[1] == "Accuracy"
     assert rows == [
         ["LPS (blur, learned)", "60.0 ± 14.1", "40.0 ± 0.0", "100.0 ± 0.0", "100.0 ± 0.0", "3"]
     ]
