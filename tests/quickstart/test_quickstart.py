@@ -106,7 +106,7 @@ def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
     assert main(["quickstart", "--resume", str(folder / "flow")]) == 2
     assert "no run to continue in" in capsys.readouterr().err
     assert main(["quickstart", "--runs", str(folder), "--num-train", "0"]) == 2
-    assert "quickstart: num_train must be at least 1, got 0" in capsys.readouterr().err
+    assert "error: num_train must be at least 1, got 0" in capsys.readouterr().err
 
 
 ORPHANS = """
