@@ -13,8 +13,7 @@ from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import check_image
 from trueshift.models.saving import saveable
-from trueshift.models.vit import Attention, Patches, mlp
-from trueshift.windows import phase_window
+from trueshift.models.vit import Attention, Patches, from_phase, mlp
 
 
 class WindowBlock(nn.Module):
@@ -141,13 +140,6 @@ class Swin(nn.Module):
         check_image("Swin", x, self.in_channels, self.required_multiple)
         x = self.norm(self.stages(x).flatten(2).transpose(1, 2))
         return self.fc(order_free_mean(x, 1).to(x.dtype))
-
-
-def from_phase(x: Tensor, choice: PolyphaseDown) -> Tensor:
-    """Move a map to begin at the phase that its content chooses, as windows do."""
-    window = int(choice.stride)  # type: ignore[arg-type]
-    widths = ((0, window - 1),) * (x.ndim - 2)
-    return phase_window(x, choice.choose(x), (window,) * (x.ndim - 2), widths, "circular")
 
 
 @saveable

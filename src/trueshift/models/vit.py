@@ -11,9 +11,11 @@ from trueshift._validate import check_positive
 from trueshift.exact import order_free_mean
 from trueshift.layers.activations import GELU
 from trueshift.layers.conv import same_conv
+from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import check_image
 from trueshift.models.saving import saveable
+from trueshift.windows import phase_window
 
 
 class Patches(nn.Module):
@@ -110,8 +112,8 @@ class ViT(nn.Module):
     """A vision transformer that knows how far apart, on a circle, any two patches are.
 
     With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is the same
-    for every circular shift of the image, up to rounding: the content chooses where patches begin,
-    and nothing else depends on where they are.
+    for every circular shift of the image: the content chooses where patches begin, and nothing
+    else depends on where they are.
 
     Args:
         spec: How to sample.
@@ -150,6 +152,9 @@ class ViT(nn.Module):
         spec = spec.replace(select_from="input")
         self.patches = Patches(spec, in_channels, width, patch)
         side = image_size // patch
+        # Which patch comes first changes only how sums round. The content chooses it, by norm.
+        selector = None if spec.is_plain else spec.replace(method="aps").selector(width)
+        self.first = None if selector is None else PolyphaseDown(selector, side)
         self.blocks = nn.Sequential(*(Block(width, heads, side) for _ in range(depth)))
         self.norm, self.fc = nn.LayerNorm(width), nn.Linear(width, num_classes)
 
@@ -165,8 +170,18 @@ class ViT(nn.Module):
                 f"ViT: built for images of size {self.image_size}, got x of shape"
                 f" {tuple(x.shape)}. Resize, or build it with image_size={x.shape[-1]}."
             )
-        x = self.blocks(self.patches(x).flatten(2).transpose(1, 2))
+        x = self.patches(x)
+        if self.first is not None and not self.training:
+            x = from_phase(x, self.first)
+        x = self.blocks(x.flatten(2).transpose(1, 2))
         return self.fc(order_free_mean(self.norm(x), 1).to(x.dtype))
+
+
+def from_phase(x: Tensor, choice: PolyphaseDown) -> Tensor:
+    """Move a map to begin at the phase that its content chooses, as windows or tokens do."""
+    window = int(choice.stride)  # type: ignore[arg-type]
+    widths = ((0, window - 1),) * (x.ndim - 2)
+    return phase_window(x, choice.choose(x), (window,) * (x.ndim - 2), widths, "circular")
 
 
 @saveable
