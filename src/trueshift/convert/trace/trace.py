@@ -49,7 +49,7 @@ class Tracer(fx.Tracer):
             return True
         if type(m).__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential):
             return True
-        return not any(True for _ in m.children()) and _depends_on_mode(m)
+        return not any(True for _ in m.children()) and _is_own(m) and _depends_on_mode(m)
 
     def call_module(
         self,
@@ -241,6 +241,12 @@ def bind(model: nn.Module, example: Any) -> dict[str, Any]:
         return dict(signature.bind(**example).arguments)
     args = tuple(example) if isinstance(example, list | tuple) else (example,)
     return dict(signature.bind(*args).arguments)
+
+
+def _is_own(module: nn.Module) -> bool:
+    """Tell whether a module is no variant of one of torch's, which it would be taken for."""
+    kinds = type(module).__mro__
+    return next(kind for kind in kinds if kind.__module__.startswith("torch.nn.")) is nn.Module
 
 
 def _depends_on_mode(module: nn.Module) -> bool:
