@@ -348,6 +348,41 @@ def test_images_themselves_may_be_counted_from_an_origin(make):
     ]
 
 
+def test_embeddings_of_maps_in_phase_0():
+    convert(Unpadded(), "stride", X, padding="keep")  # verifies; the dense map has other sizes
+
+
+def test_sizes_that_a_stride_does_not_divide_may_be_counted_from_an_origin():
+    x = X[..., :12, :12]  # 12, 6, 3, 2
+    net = nn.Sequential(*[nn.Conv2d(3, 3, 3, 2, 1) for _ in range(3)], nn.AdaptiveAvgPool2d(1))
+    with pytest.raises(ConversionError, match="positions='canonical'") as caught:
+        convert(net, "aps", x)
+    (refusal,) = caught.value.refusals
+    assert refusal.place == "2"
+    assert "multiples of 8, got input of shape (1, 3, 12, 12)" in refusal.reason
+    assert "(16, 16)" in refusal.advice
+    new = convert(net, "aps", x, positions="canonical")
+    assert [site.name for site in new.plan.sites if site.role == "counted"] == ["1"]
+    convert(net, "stride", x, padding="keep")  # verifies
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose code makes its weights; it says training, and means the statistics."""
+
+    def forward(self, x):
+        weight = F.batch_norm(
+            self.weight.reshape(1, len(self.weight), -1), None, None, training=True
+        )
+        return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+def test_variants_of_convolutions_keep_their_own_code():
+    net = nn.Sequential(Standardised(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1))
+    new = convert(net, "aps", X)
+    assert [site.stride for site in new.plan.sites if site.role == "leads"] == [(2, 2)]
+    convert(net, "stride", X, padding="keep")  # verifies
+
+
 def test_unknown_operations_may_count_from_an_origin():
     net = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Unfold(2, stride=2), nn.Flatten())
     assert plan(net, X).refusals
