@@ -383,6 +383,36 @@ def test_variants_of_convolutions_keep_their_own_code():
     convert(net, "stride", X, padding="keep")  # verifies
 
 
+class Casts(nn.Module):
+    """Computes in float32 at least, as attention without softmax does."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 4, 2, 2)
+
+    def forward(self, x):
+        return (100 * self.embed(x).float()).exp().clamp_max(1e4).mean((2, 3))
+
+
+def test_float64_survives_float():
+    new = convert(Casts(), "aps", X)  # verifies
+    assert new.double()(X.double()).dtype == torch.float64
+    assert new.bfloat16()(X.bfloat16()).dtype == torch.float32
+
+
+class OnlyFloat32(nn.Module):
+    """Mixes channels by numbers in float32."""
+
+    def forward(self, x):
+        return F.linear(x.mean((2, 3)), torch.ones(4, 3, dtype=torch.float32))
+
+
+def test_networks_that_fail_in_float64():
+    net = nn.Sequential(nn.Conv2d(3, 3, 2, 2), OnlyFloat32())
+    with pytest.raises(ConversionError, match="it fails in float64: .*verify=False"):
+        convert(net, "stride", X, padding="keep")
+
+
 def test_unknown_operations_may_count_from_an_origin():
     net = nn.Sequential(nn.Conv2d(3, 4, 2, 2), nn.Unfold(2, stride=2), nn.Flatten())
     assert plan(net, X).refusals

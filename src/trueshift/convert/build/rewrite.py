@@ -284,6 +284,11 @@ class Rewriter:
     # Nodes
 
     def _copied(self, node: fx.Node) -> fx.Node:
+        if node.op == "call_method" and node.target == "float":  # which float64 survives
+            x = self._input(node)
+            own = self.graph.call_function(getattr, (x, "dtype"))
+            wider = self.graph.call_function(torch.promote_types, (own, torch.float32))
+            return self.graph.call_method("to", (x, wider))
         return self.graph.node_copy(node, lambda n: self.env[n.name])
 
     def _with(self, node: fx.Node, name: str, new: Any) -> fx.Node:
