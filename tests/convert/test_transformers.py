@@ -259,6 +259,95 @@ def test_maps_counted_from_an_origin_are_moved_back():
         new(torch.zeros(1, 3, 32, 32))
 
 
+def assert_tokens_move(new, x, size, shift, stride):
+    """Check that tokens behind a class token move with the map that they are the positions of."""
+    before, after = (y.split((1, size**2), 1) for y in (new(x), new(circular_shift(x, *shift))))
+    torch.testing.assert_close(after[0], before[0])
+    maps = (tokens.transpose(1, 2).unflatten(2, (size, size)) for tokens in (before[1], after[1]))
+    moved = circular_shift(next(maps), *(n // stride for n in shift))
+    torch.testing.assert_close(next(maps), moved)
+
+
+class Place(nn.Module):
+    """A position embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(1, 8, 4, 4))
+
+    def forward(self, x):
+        return x + self.place
+
+
+class Tokens(nn.Module):
+    """Returns all tokens; a position embedding if wanted."""
+
+    def __init__(self, embeds):
+        super().__init__()
+        self.attend = Global(token=True, bias=False)
+        if embeds:
+            self.attend.embed = nn.Sequential(self.attend.embed, Place())
+
+    def forward(self, x):
+        return self.attend.tokens(x)
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_tokens_move_with_the_map(embeds):
+    net = Tokens(embeds).double()
+    new = convert(net, "aps", X.double(), positions="canonical")
+    assert [site.role for site in new.plan.sites].count("counted") == embeds
+    assert_tokens_move(new, torch.randn(1, 3, 16, 16, dtype=torch.float64), 4, (4, 8), 4)
+
+
+class Coarser(nn.Module):
+    """Two coarser maps after a position embedding: by windows, and by a stride and a slice."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.place = nn.Conv2d(3, 4, 2, 2), nn.Parameter(torch.randn(1, 4, 8, 8))
+        self.down = nn.Conv2d(4, 4, 3, 2, 1)
+
+    def forward(self, x):
+        x = self.embed(x) + self.place
+        windows = x.view(-1, 4, 4, 2, 4, 2).transpose(3, 4).flatten(4)
+        back = windows.softmax(-1).view(-1, 4, 4, 4, 2, 2).transpose(3, 4).reshape(x.shape)
+        coarse = self.down(back)
+        larger = F.interpolate(coarse, scale_factor=2) + x
+        return windows.amax(-1), coarse, coarse[:, :, ::2, ::2], larger
+
+
+def test_coarser_maps_counted_from_an_origin_are_moved_back():
+    new = convert(Coarser().double(), "aps", X.double(), positions="canonical")
+    strides = [[axis.stride for axis in piece.axes] for (piece,) in new.plan.outputs]
+    assert strides == [[4, 4], [4, 4], [8, 8], [2, 2]]
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    for before, after in zip(new(x), new(circular_shift(x, 8, 0)), strict=True):
+        torch.testing.assert_close(after, circular_shift(before, before.shape[-1] // 2, 0))
+
+
+class Hooked(nn.Module):
+    """Returns what a hook kept, by device."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.kept = nn.Conv2d(3, 4, 3, 2, 1), {}
+        self.body.register_forward_hook(self.keep)
+
+    def keep(self, module, args, y):
+        self.kept[y.device] = y
+
+    def forward(self, x):
+        self.body(x)
+        return [self.kept.pop(x.device)] if x.device in self.kept else []
+
+
+def test_results_that_hooks_keep_are_refused():
+    assert len(Hooked()(X)) == 1
+    with pytest.raises(ConversionError, match="nothing that the model returns"):
+        convert(Hooked(), "aps", X)
+
+
 class Keeps(nn.Module):
     """Keeps what it computed from a parameter, for eval mode."""
 
@@ -409,7 +498,7 @@ class OnlyFloat32(nn.Module):
 
 def test_networks_that_fail_in_float64():
     net = nn.Sequential(nn.Conv2d(3, 3, 2, 2), OnlyFloat32())
-    with pytest.raises(ConversionError, match="it fails in float64: .*verify=False"):
+    with pytest.raises(ConversionError, match=r"it fails in float64: .*verify=False"):
         convert(net, "stride", X, padding="keep")
 
 

@@ -64,9 +64,10 @@ def shift_error(
                     name: _move(x, offsets.get(plan.inputs.get(name))) for name, x in inputs.items()
                 }
                 actual = run(twin, moved)
-                for axes, before, after in zip(plan.outputs, expected, actual, strict=True):
-                    if before.is_floating_point():
-                        worst = max(worst, _difference(axes, before, after, offsets))
+                for pieces, before, after in zip(plan.outputs, expected, actual, strict=True):
+                    for piece in pieces if before.is_floating_point() else ():
+                        pair = piece.of(before), piece.of(after)
+                        worst = max(worst, _difference(piece.axes, *pair, offsets))
     return worst
 
 

@@ -197,7 +197,12 @@ def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
             advice = "Use torch.where, or convert its parts."
         refusal = Refusal(*_where(error, tracer), reason, advice)
         raise ConversionError(type(model).__name__, [refusal]) from error
-    return Traced(model, graph, bind(model, example), tracer.constants, tracer.fixed_sizes)
+    traced = Traced(model, graph, bind(model, example), tracer.constants, tracer.fixed_sizes)
+    if not traced.output.all_input_nodes:
+        reason = "nothing that the model returns could be followed from its input."
+        advice = "Return tensors that forward computes, not what hooks keep elsewhere."
+        raise ConversionError(type(model).__name__, [Refusal("output", "trace", reason, advice)])
+    return traced
 
 
 @contextlib.contextmanager
