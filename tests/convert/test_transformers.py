@@ -205,6 +205,24 @@ def test_relative_positions_of_all_pairs_become_circular(stride):
     assert worst_shift(new.eval(), X, 8) <= 1e-10
 
 
+class Local(Global):
+    """Every position attends to its neighbours only."""
+
+    def __init__(self):
+        super().__init__()
+        far = torch.maximum(torch.arange(16) // 4, torch.arange(16) % 4) > 1
+        del self.table
+        self.register_buffer("table", torch.zeros(16).masked_fill(far, -torch.inf))
+
+
+def test_masks_of_neighbourhoods_become_circular():
+    new = convert(Local(), "aps", X)
+    assert [site.role for site in new.plan.sites if site.role in ("bias", "mask")] == ["bias"]
+    bias = next(part for part in new.modules() if isinstance(part, CircularBias))
+    mask = bias(new.table[new.index])
+    assert (mask == 0).sum(-1).eq(9).all()
+
+
 class Downsampled(nn.Module):
     """A strided convolution, and attention from sampled queries, which must follow it."""
 
