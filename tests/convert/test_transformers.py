@@ -168,6 +168,13 @@ def test_patch_merging_shares_a_phase():
     assert [site.role for site in new.plan.sites if site.stride] == ["leads", *["follows"] * 3]
 
 
+def test_filters_before_patch_merging_and_none_before_windows():
+    new = convert(Merging(), Sampling("aps", "tri3"), X)
+    assert len([part for part in new.modules() if type(part).__name__ == "Blur"]) == 4
+    new = convert(Windows(), Sampling("aps", "adapt3", groups=2), X, select_from="input")
+    assert len([part for part in new.modules() if type(part).__name__ == "AdaptiveBlur"]) == 1
+
+
 class Global(nn.Module):
     """Attention of all positions, sampled queries, a class token if wanted, and a bias."""
 

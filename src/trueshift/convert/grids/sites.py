@@ -286,9 +286,11 @@ class Planner:
         return self.selections.from_input(spec, node, action.spaces) if self.selects else None
 
     def _antialias(self, node: fx.Node, action: Action, selection: Selection | None) -> Part | None:
-        if self.spec.antialias is None:
+        if self.spec.antialias is None or action.on is not None:  # windows sample nothing
             return None
-        channels = self._channels(node.all_input_nodes[0] if _part_of(action).make.linear else node)
+        filtered = node.all_input_nodes[0] if _part_of(action).make.linear else node
+        axis = action.view.dims[1] if action.view is not None else 1
+        channels = int(self.analysis.env[filtered].data.shape[axis])
         if selection is not None and selection.samples:
             channels = selection.channels
         return part(
@@ -306,9 +308,6 @@ class Planner:
 
     def _names(self, phases: Sequence[int]) -> str:
         return ", ".join(self._lattice.phases[number].site for number in phases)
-
-    def _channels(self, node: fx.Node) -> int:
-        return int(self.analysis.env[node].data.shape[1])
 
     def _flops(self, node: fx.Node, action: Action) -> int:
         if not action.tensors:
