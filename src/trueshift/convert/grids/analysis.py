@@ -170,7 +170,8 @@ class Analysis:
         except Refused as error:
             refused = error
         except Exception as error:
-            fails = f"it fails at the converted network's sizes: {type(error).__name__}: {error}."
+            why = f"{type(error).__name__}: {error}".rstrip(".")
+            fails = f"it fails at the converted network's sizes, to which padding adds none: {why}."
             refused = Refused(fails, "Pass an example of the size that the network is made for.")
         self._look_for_origin(node, refused)
         what = (place_of(node), _shown(node, module))

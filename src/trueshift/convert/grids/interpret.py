@@ -102,8 +102,7 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
         # It serves its own size only: where that is not a multiple, count from an origin.
         counted |= {place.name}
         first, multiples, grown = None, {}, dict(arguments)
-    if first is not None:
-        _check_sizes(analysis, arguments, multiples, first, own_padding is False)
+    _check_sizes(analysis, arguments, multiples, first, own_padding is False)
     return analysis
 
 
@@ -111,17 +110,21 @@ def _check_sizes(
     analysis: Analysis,
     arguments: dict[str, Any],
     multiples: dict[int, int],
-    small: TooSmall,
+    small: TooSmall | None,
     may_count: bool,
 ) -> None:
-    """Raise if inputs are no multiples of all strides; name the first operation that needs it."""
+    """Raise if inputs are no multiples of all strides; name the first operation that needs it.
+
+    Where the original's padding makes them fit, the network serves this size only.
+    """
     for name, value in arguments.items():
         if not _is_map(value):
             continue
         least = analysis.required_multiple(value.ndim - 2)
         needed = tuple(math.lcm(n, multiples.get(axis, 1)) for axis, n in enumerate(least))
         problem = wrong_size(name, value, needed)
-        if problem is not None:
+        analysis.fixed_sizes = analysis.fixed_sizes or problem is not None
+        if problem is not None and small is not None:
             reason, advice = problem
             advice += COUNT if may_count and small.map_before is not None else ""
             refusal = Refusal(*small.operation, reason, advice)
