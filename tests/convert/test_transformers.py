@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformer_zoo import LIST, OTHERS, SMALL, build, options
+from transformer_zoo import LIST, MAPS, OTHERS, SMALL, build, options
 
 from trueshift.audit.margins import SelectorRecorder
 from trueshift.convert import ConversionError, convert, plan
@@ -86,6 +86,17 @@ def test_others(name):
         with pytest.raises(ValueError, match="convert: "):
             convert(model, "aps", x)
     convert(model, "aps", x, select_from="input", **options(canonical))  # verifies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_move_with_the_picture(name):
+    make, size, canonical = MAPS[name]
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(build(make), "aps", x, select_from="input", **options(canonical))  # verifies
+    for (piece,), y in zip(new.plan.outputs, new(x), strict=True):
+        strides = [axis.stride // axis.fine for axis in piece.axes]
+        assert [stride * n for stride, n in zip(strides, y.shape[2:], strict=True)] == [size, size]
 
 
 @pytest.mark.parametrize("name", ["torchvision vit", "timm vit", "beit"])
@@ -228,6 +239,27 @@ def test_masks_of_neighbourhoods_become_circular():
     bias = next(part for part in new.modules() if isinstance(part, CircularBias))
     mask = bias(new.table[new.index])
     assert (mask == 0).sum(-1).eq(9).all()
+
+
+class Registers(Global):
+    """A class token and others are joined one after the other; keys are cut and joined again."""
+
+    def forward(self, x):
+        tokens = self.embed(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token, torch.cat([2 * self.token, -self.token], 1), tokens], 1)
+        q, k, v = self.qkv(tokens).chunk(3, -1)
+        k = torch.cat([k[:, :3], k[:, 3:] + self.place], 1)
+        return F.scaled_dot_product_attention(q, k, v)[:, 0]
+
+    def __init__(self):
+        super().__init__(token=True)
+        self.place = nn.Parameter(torch.randn(1, 16, 8))
+
+
+def test_tokens_that_follow_each_other_are_as_good_as_one():
+    new = convert(Registers(), "aps", X, positions="canonical")
+    (site,) = [site for site in new.plan.sites if site.role == "counted"]
+    assert site.name != "forward_x"  # the patches, not the image
 
 
 class Downsampled(nn.Module):
@@ -478,6 +510,22 @@ def test_sizes_that_a_stride_does_not_divide_may_be_counted_from_an_origin():
     new = convert(net, "aps", x, positions="canonical")
     assert [site.name for site in new.plan.sites if site.role == "counted"] == ["1"]
     convert(net, "stride", x, padding="keep")  # verifies
+
+
+class Padded(Windows):
+    """Pads 8 positions to 10, which windows of 5 divide."""
+
+    def forward(self, x):
+        x = F.pad(self.embed(x), (0, 2, 0, 2))
+        windows = x.view(-1, 8, 2, 5, 2, 5).transpose(3, 4).softmax(-1).transpose(3, 4)
+        return windows.reshape(x.shape)[:, :, :8, :8].mean((2, 3))
+
+
+def test_windows_that_need_padding():
+    with pytest.raises(ConversionError, match=r"to which padding adds none.*positions='canonical'"):
+        convert(Padded(), "aps", X)
+    convert(Padded(), "aps", X, positions="canonical")
+    convert(Padded(), "stride", X, padding="keep")  # verifies
 
 
 class Standardised(nn.Conv2d):
