@@ -153,7 +153,7 @@ MAPS = {  # networks that return maps of several strides
     "edgenext_xx_small": _maps("edgenext_xx_small", 64, True),
     "gcvit_xxtiny": _maps("gcvit_xxtiny", 224, True),
     "hiera_tiny_224": _maps("hiera_tiny_224", 224, True),
-    "mvitv2_tiny": _maps("mvitv2_tiny", 224, True, depths=(1, 1, 1, 1)),
+    "mvitv2_tiny": _maps("mvitv2_tiny", 224, True),
     "nest_tiny": _maps("nest_tiny", 64, True, img_size=64),
     "nextvit_small": _maps("nextvit_small", 64, True),
     "vit_tiny_patch16_224": _maps("vit_tiny_patch16_224", 64, True, img_size=64, depth=4),
