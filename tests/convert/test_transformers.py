@@ -382,6 +382,24 @@ def test_coarser_maps_counted_from_an_origin_are_moved_back():
         torch.testing.assert_close(after, circular_shift(before, before.shape[-1] // 2, 0))
 
 
+class Reordered(nn.Module):
+    """Reorders the positions of blocks by a table, as a zigzag does, and mixes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("order", torch.randperm(16))
+        self.mix = nn.Linear(16, 5)
+
+    def forward(self, x):
+        blocks = x.view(-1, 3, 4, 4, 4, 4).permute(0, 2, 4, 1, 3, 5).flatten(4)
+        return self.mix(blocks[..., self.order]).mean((1, 2))
+
+
+def test_operations_without_a_rule_run_as_they_are_behind_an_origin():
+    assert plan(Reordered(), X).refusals
+    convert(Reordered(), "aps", X, positions="canonical")  # verifies
+
+
 class Hooked(nn.Module):
     """Returns what a hook kept, by device."""
 

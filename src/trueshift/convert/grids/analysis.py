@@ -21,6 +21,7 @@ from trueshift.convert.grids.values import (
     Value,
     as_map,
     data_of,
+    is_counted,
     plain,
     spaces_of,
     values_in,
@@ -168,6 +169,9 @@ class Analysis:
             small.map_before = self._map_before(node)
             raise
         except Refused as error:
+            values = values_in((args, kwargs))
+            if self.positions == "canonical" and all(map(is_counted, values)):
+                return self.wrap(self.execute(call), values)  # as it is
             refused = error
         except Exception as error:
             why = f"{type(error).__name__}: {error}".rstrip(".")

@@ -121,6 +121,12 @@ def plain(data: Tensor, fixed: bool = False) -> Value:
     return Value(data, (OTHER,) * data.ndim, fixed)
 
 
+def is_counted(value: Value) -> bool:
+    """Whether all positions of a tensor are counted from an origin."""
+    parts = [part for kind in value.kinds for part in parts_of(kind)]
+    return all(isinstance(part, Plain | Frame | InFrame) for part in parts)
+
+
 def as_map(value: Value) -> tuple[tuple[Space, ...], AsMap]:
     """Return the grids of a tensor and how it becomes a map ``(B, C, *spatial)``, or refuse."""
     axes = [axis for axis, kind in enumerate(value.kinds) if spaces_of(kind)]
