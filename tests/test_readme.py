@@ -1,4 +1,5 @@
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,9 @@ import torch
 from torch import nn
 
 import trueshift as ts
+from trueshift.cli.main import COMMANDS, LIGHTNING, full_parser
+from trueshift.quickstart import COLUMNS
+from trueshift.quickstart.scenes import PICTURES
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "docs/quickstart.md", "docs/cylinders.md", "docs/segmentation.md")
@@ -40,3 +44,27 @@ def test_the_readme_proves_what_it_says() -> None:
     assert "import trueshift as ts" in code[0]
     assert all("assert" in block for block in code)
     assert len((ROOT / "README.md").read_text().splitlines()) <= 150
+
+
+def test_what_the_readme_names_exists() -> None:
+    text = (ROOT / "README.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for path in re.findall(r"\]\(([^)#:]+)", text) + re.findall(r"recipes/[\w/]+\.yaml", text):
+        assert (ROOT / path).exists(), path
+    for target in re.findall(r"^make (\w+)|`make (\w+)", text, flags=re.MULTILINE):
+        assert f"\n{''.join(target)}: " in (ROOT / "Makefile").read_text(), target
+    for extra in re.findall(r'"\.\[(\w+)\]"', text):
+        assert extra in project["optional-dependencies"], extra
+    for line in re.findall(r"`trueshift ([^`]+)`", text):
+        verb, *words = line.split()
+        assert verb in COMMANDS, verb
+        if words and verb not in LIGHTNING:
+            full_parser().parse_args([verb, *words])
+
+
+def test_the_readme_has_the_table_of_the_quickstart() -> None:
+    text = (ROOT / "README.md").read_text()
+    heads = ("Sampling", *(head for _, head, _ in COLUMNS["pictures"]))
+    assert f"| {' | '.join(heads)} |" in text
+    for row in PICTURES.values():
+        assert f"\n| {row.title} | " in text

@@ -27,7 +27,7 @@ def test_an_audit_shifts_where_the_network_wraps(segmenter, tmp_path):
     assert measured.wraps == (False, True)
     assert result.bitwise_equal
     assert all(dy == 0 for dy, _ in (*result.view, *result.layer_shifts))
-    assert "in 21 horizontally turned images not one bit" in verdict(result)
+    assert "in 21 horizontally shifted images not one bit" in verdict(result)
     assert ("Shifted", "horizontally only, where the network wraps") in summary_rows(result)
     assert result.to_dict()["measurements"][0]["wraps"] == [False, True]
     assert "horizontally only" in result.to_html(tmp_path / "audit.html").read_text()
@@ -39,7 +39,7 @@ def test_the_caller_may_ask_for_other_axes(segmenter):
     assert not result.bitwise_equal
     assert "circularly shifted" in verdict(result)
     up = ts.audit(segmenter, IMAGES, wraps=(True, False), layers=False)
-    assert "vertically turned" in verdict(up)
+    assert "vertically shifted" in verdict(up)
 
 
 def test_windows_fit_the_multiples_of_each_axis(segmenter):

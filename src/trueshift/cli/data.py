@@ -33,7 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fetch, check and store a data set; do nothing if it is there and sound."""
+    """Fetch, check and store a data set; do nothing if it is complete already."""
     return _voc(args) if args.dataset == "voc" else _cifar10(args)
 
 
@@ -52,7 +52,7 @@ def _voc(args: argparse.Namespace) -> int:
     for name, num in counts.items():
         part = "" if num == FULL[name] else f", not the {FULL[name]:,} of the whole set"
         print(f"{name}: {num:,} images{part}")
-    print(f"{Path(args.root) / LAYOUT} is there and whole; --force fetches it again.")
+    print(f"{Path(args.root) / LAYOUT} is complete already; --force downloads it again.")
     return 0
 
 
@@ -62,7 +62,7 @@ def _cifar10(args: argparse.Namespace) -> int:
     path = Path(args.root) / FILE
     if path.exists() and not args.force:
         load_cifar10(args.root)
-        print(f"{path} is there and sound; --force replaces it.")
+        print(f"{path} is complete already; --force replaces it.")
         return 0
     with tempfile.TemporaryDirectory(prefix="trueshift-") as scratch:
         folder = _fetch(args.source, Path(args.root), Path(scratch))

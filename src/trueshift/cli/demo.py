@@ -91,7 +91,7 @@ def _pictures(folder: Path | None, num: int, size: int) -> torch.Tensor:
     if folder is not None:
         return torch.stack(read_images(folder, num, size + 2 * margin, seed=0))
     drawn = torch.stack(read_images(None, num, size, seed=1_000))
-    return F.pad(drawn.float(), [margin] * 4, mode="replicate").to(torch.uint8)
+    return F.pad(drawn.float(), [margin] * 4, mode="reflect").to(torch.uint8)
 
 
 def newest_quickstart(runs: Path) -> list[str]:

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add(kinds: Any, name: str, text: str) -> Any:
-    parser = kinds.add_parser(name, help=text, description=text)
+    parser = kinds.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
     parser.set_defaults(figure=name)
     parser.add_argument(
         "--out",

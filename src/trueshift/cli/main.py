@@ -69,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug or not is_users(error):
             raise
-        print(f"trueshift {verb}: error: {error}", file=sys.stderr)
+        message = str(error).removeprefix(f"{verb}: ")
+        print(f"trueshift {verb}: error: {message}", file=sys.stderr)
         return 2
 
 

@@ -56,8 +56,8 @@ def load_network(name: str, weights: Path | None = None) -> Loaded:
         _load_weights(loaded.model, weights)
     elif source in ("torchvision", "timm"):
         print(
-            f"{name}: no --weights given, so its weights are random. Of a trained network this"
-            " says nothing.",
+            f"{name}: no --weights given, so its weights are random. The numbers say nothing"
+            " about a trained network.",
             file=sys.stderr,
         )
         loaded = loaded._replace(class_names=None)

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     except (KeyboardInterrupt, SystemExit):  # Lightning turns the one into the other
         print(f"\nstopped. To continue: trueshift quickstart --resume {folder}", file=sys.stderr)
         return 130
-    print("trained; now moving pictures and flows for the page", file=sys.stderr)
+    print("trained; now trying every shift of the pictures on the page", file=sys.stderr)
     page = write_all(results, folder, budget)
     for scene in COLUMNS:
         _print_table(_TITLES[scene], *table(scene, results))

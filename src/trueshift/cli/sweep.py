@@ -103,7 +103,7 @@ def _finish(job: Job, jobs: int) -> bool:
         print(f"{job.name}: done before", flush=True)
         return True
     last = job.newest(LAST)
-    print(f"{job.name}: {'training' if last is None else 'going on'}", flush=True)
+    print(f"{job.name}: {'training' if last is None else 'continuing'}", flush=True)
     seeds = ["--seed_everything", str(job.seed), "--data.seed", str(job.seed)]
     new = ["--config", str(job.recipe), *seeds, "--runs", str(job.root)]
     if not _trueshift(["fit", *(["--resume", str(last.parents[1])] if last else new)], job, jobs):

@@ -11,12 +11,14 @@ from trueshift.report.tables import FORMATS, build_table, find_results, render
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    numbers = {name: table.number for name, table in TABLES.items()}
-    names = "; ".join(f"{k}: {f'table {n}' if n else 'our own'}" for k, n in numbers.items())
+    paper = ", ".join(f"{name} ({one.number})" for name, one in TABLES.items() if one.number)
+    ours = ", ".join(name for name, one in TABLES.items() if not one.number)
+    names = f"a table of the paper, with its number: {paper}; or one of our own: {ours}"
     parser.add_argument("name", choices=tuple(TABLES), metavar="NAME", help=names)
     parser.add_argument(
         "folder",
         nargs="?",
+        metavar="FOLDER",
         default="runs",
         help="folder with results.json files, at any depth (default: runs)",
     )

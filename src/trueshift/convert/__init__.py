@@ -15,7 +15,7 @@ from trueshift._validate import check_choice
 from trueshift.convert.build.converted import PREFIX, Converted
 from trueshift.convert.build.order import in_order
 from trueshift.convert.build.rewrite import rewrite
-from trueshift.convert.errors import ConversionError, Refusal
+from trueshift.convert.errors import ConversionError, Refusal, SizeError
 from trueshift.convert.grids.analysis import Analysis
 from trueshift.convert.grids.interpret import analyse, register_rule
 from trueshift.convert.grids.seams import as_it_is, seam_refusals
@@ -92,8 +92,8 @@ def convert(
         An ordinary module with ``plan`` and ``required_multiple``.
 
     Raises:
-        ConversionError: With every place that has no equivariant version, and why.
-        ValueError: If the example's size is not a multiple of the total stride.
+        ConversionError: With every place that has no equivariant version, and why; or if the
+            example's size is not a multiple of the total stride.
 
     Examples:
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
@@ -180,6 +180,8 @@ def plan(
             flops = _flops(planned)
             after = flops + sum(site.flops_after - site.flops for site in planned.sites)
             return dataclasses.replace(planned, flops=flops, flops_after=after)
+    except SizeError:
+        raise
     except ConversionError as error:
         return Plan(error.network, refusals=error.refusals)
 

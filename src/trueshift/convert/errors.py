@@ -49,6 +49,10 @@ class ConversionError(ValueError):
         return type(self), (self.network, self.refusals)
 
 
+class SizeError(ConversionError):
+    """The network converts, but not for the example's size."""
+
+
 class Refused(Exception):
     """Raised by a rule that refuses an operation."""
 
@@ -71,14 +75,19 @@ class Flattened(Refused):
 
 def check_multiple(who: str, name: str, x: Tensor, multiples: tuple[int, ...]) -> None:
     """Raise unless the sizes of a map are multiples; name the nearest sizes that are."""
+    problem = wrong_size(name, x, multiples)
+    if problem is not None:
+        raise ValueError(f"{who}: {' '.join(problem)}")
+
+
+def wrong_size(name: str, x: Tensor, multiples: tuple[int, ...]) -> tuple[str, str] | None:
+    """Say why sizes of a map are no multiples, and which are; ``None`` if they are."""
     sizes = x.shape[2:]
     strides = multiples[: len(sizes)]
     if all(size % stride == 0 for size, stride in zip(sizes, strides, strict=True)):
-        return
+        return None
     up, down = nearest_multiples(sizes, strides)
     shown = strides[0] if len(set(strides)) == 1 else strides
     crop = f" or crop to {down}" if min(down) > 0 else ""
-    raise ValueError(
-        f"{who}: spatial sizes must be multiples of {shown}, got {name} of shape"
-        f" {tuple(x.shape)}. Pad or resize to {up}{crop}."
-    )
+    got = f"got {name} of shape {tuple(x.shape)}."
+    return f"spatial sizes must be multiples of {shown}, {got}", f"Pad or resize to {up}{crop}."

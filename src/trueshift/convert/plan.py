@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torch import Tensor
+
 from trueshift._validate import Mode
 from trueshift.convert.errors import Refusal
 from trueshift.convert.parts.part import AsMap, Part
@@ -114,10 +116,10 @@ class Site:
 
 @dataclass(frozen=True)
 class Axis:
-    """A spatial axis of an output.
+    """A spatial axis of an output, or of a part of it.
 
     Args:
-        dim: Which axis of the output.
+        dim: Which axis of it.
         group: The inputs that it moves with.
         axis: Which axis of theirs.
         fine: How many times finer it is.
@@ -131,6 +133,33 @@ class Axis:
     stride: int
 
 
+Within = tuple[int, int, tuple[int, ...]]  # an axis, which piece of it, and the pieces' sizes
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of an output that moves as one: a map, or the positions between other tokens.
+
+    Args:
+        axes: Its spatial axes; none if it does not move.
+        within: Where it is; ``None`` if it is all of the output.
+        unfolded: Sizes of axes that are one axis of the output, by that axis.
+    """
+
+    axes: tuple[Axis, ...]
+    within: Within | None = None
+    unfolded: tuple[tuple[int, tuple[int, ...]], ...] = ()
+
+    def of(self, output: Tensor) -> Tensor:
+        """Return the piece, with all of its axes."""
+        if self.within is not None:
+            dim, index, sizes = self.within
+            output = output.split(sizes, dim)[index]
+        for dim, sizes in self.unfolded:  # the last axis first
+            output = output.unflatten(dim, sizes)
+        return output
+
+
 @dataclass(frozen=True)
 class WayBack:
     """How a result is moved back to where its picture is.
@@ -140,12 +169,14 @@ class WayBack:
         number: Which one.
         part: The module that moves it, given the offset.
         view: How the result becomes a map.
+        within: Which piece of the result is moved; ``None`` if it is all of it.
     """
 
     source: str
     number: int
     part: Part
     view: AsMap | None = None
+    within: Within | None = None
 
 
 @dataclass(frozen=True)
@@ -164,7 +195,7 @@ class Plan:
         flops_after: The same after conversion, with learned selectors, without filters.
         inputs: All arguments; those that are maps with the number of their group. The inputs of a
             group move together.
-        outputs: Spatial axes of every tensor that the network returns.
+        outputs: What every tensor that the network returns is made of.
         returns: How results are moved back from a seam or an origin, by node.
         traced: The network as a graph; ``None`` in the plan that a converted network keeps.
     """
@@ -179,7 +210,7 @@ class Plan:
     flops: int = 0
     flops_after: int = 0
     inputs: dict[str, int | None] = field(default_factory=dict)
-    outputs: tuple[tuple[Axis, ...], ...] = ()
+    outputs: tuple[tuple[Piece, ...], ...] = ()
     returns: dict[str, Any] = field(default_factory=dict)
     traced: Traced | None = field(default=None, repr=False, compare=False)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from trueshift.convert.trace.trace import Traced, run
 from trueshift.shifts import circular_shift
 
 TOLERANCE = 1e-10  # of the spread of the outputs
-CAST_TOLERANCE = 1e-5  # where the model itself computes in float32
+CAST_TOLERANCE = 1e-5  # where the model itself computes in fewer bits
 
 Offsets = dict[int | None, tuple[int, ...]]  # by group of inputs; None is not in it
 
@@ -62,18 +64,18 @@ def shift_error(
                     name: _move(x, offsets.get(plan.inputs.get(name))) for name, x in inputs.items()
                 }
                 actual = run(twin, moved)
-                for axes, before, after in zip(plan.outputs, expected, actual, strict=True):
-                    if before.is_floating_point():
-                        worst = max(worst, _difference(axes, before, after, offsets))
+                for pieces, before, after in zip(plan.outputs, expected, actual, strict=True):
+                    for piece in pieces if before.is_floating_point() else ():
+                        pair = piece.of(before), piece.of(after)
+                        worst = max(worst, _difference(piece.axes, *pair, offsets))
     return worst
 
 
 def check(model: nn.Module, plan: Plan, traced: Traced, *, step: int = 1) -> None:
     """Raise unless a converted network is as exact as it claims."""
-    error = shift_error(model, plan, traced.arguments, step=step)
-    methods = {node.target for node in traced.graph.nodes if node.op == "call_method"}
-    casts = not methods.isdisjoint(("float", "half", "bfloat16"))
-    if error > (CAST_TOLERANCE if casts else TOLERANCE):
+    with _running(plan.network):
+        error = shift_error(model, plan, traced.arguments, step=step)
+    if error > _tolerance(traced, "half", "bfloat16"):
         reason = (
             f"the converted network is not exact: shifted inputs change its output by {error:.1e}"
             " of its spread."
@@ -84,11 +86,29 @@ def check(model: nn.Module, plan: Plan, traced: Traced, *, step: int = 1) -> Non
 
 def check_phase_0(model: nn.Module, new: nn.Module, traced: Traced) -> None:
     """Raise unless phase 0 with the original padding computes what the original does."""
-    error = difference(model, new, traced.arguments)
-    if error > TOLERANCE:
+    network = type(model).__name__
+    with _running(network):
+        error = difference(model, new, traced.arguments)
+    if error > _tolerance(traced, "float", "half", "bfloat16"):
         reason = f"phase 0 does not reproduce the original: it differs by {error:.1e}."
         refusal = Refusal("output", "verify", reason, "Please report the model.")
-        raise ConversionError(type(model).__name__, [refusal])
+        raise ConversionError(network, [refusal])
+
+
+@contextlib.contextmanager
+def _running(network: str) -> Iterator[None]:
+    """Say that a network does not run, if it does not."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"it fails in float64: {type(error).__name__}: {str(error).rstrip('.')}."
+        advice = "Make model.double() run, or pass verify=False."
+        raise ConversionError(network, [Refusal("output", "verify", reason, advice)]) from error
+
+
+def _tolerance(traced: Traced, *casts: str) -> float:
+    methods = {node.target for node in traced.graph.nodes if node.op == "call_method"}
+    return TOLERANCE if methods.isdisjoint(casts) else CAST_TOLERANCE
 
 
 def difference(model: nn.Module, new: nn.Module, arguments: dict[str, Any]) -> float:

@@ -1,7 +1,7 @@
 """The built-in pictures: textured shapes on textured backgrounds, drawn from a seed.
 
-Nothing is downloaded. Objects stand near the centre, so a network does not learn from the data that
-position is of no matter; colours, textures, sizes and angles say nothing about the class, only the
+Nothing is downloaded. Objects stand near the centre, so the data does not teach a network to ignore
+position; colours, textures, sizes and angles say nothing about the class, only the
 outline does. Smaller shapes at the margin are distractors and belong to the background.
 """
 
@@ -36,7 +36,7 @@ def make_shapes(num: int, size: int = 32, seed: int = 0) -> tuple[Tensor, Tensor
     Args:
         num: Number of images.
         size: Height and width in pixels.
-        seed: What the pictures follow from.
+        seed: Seed of the pictures.
 
     Returns:
         Images, uint8 ``(num, 3, size, size)``; labels, int64 ``(num,)``, 0..9; masks, uint8

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from trueshift._validate import check_positive
@@ -30,19 +29,11 @@ class WindowBlock(nn.Module):
         ``(B, H, W, width)`` to the same; windows begin at the corner of the map.
     """
 
-    index: Tensor
-
     def __init__(self, width: int, heads: int, window: int, shift: int) -> None:
         super().__init__()
         self.window, self.shift = window, shift
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.mlp = Attention(width, heads), mlp(width)
-        side = 2 * window - 1
-        self.table = nn.Parameter(torch.randn(side**2, heads) * 0.02)
-        axes = (torch.arange(window),) * 2
-        places = torch.stack(torch.meshgrid(*axes, indexing="ij")).flatten(1)  # (2, T)
-        ways = places[:, :, None] - places[:, None] + window - 1
-        self.register_buffer("index", ways[0] * side + ways[1], persistent=False)
+        self.attention, self.mlp = Attention(width, heads, window, circular=False), mlp(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self._attended(self.norm1(x))
@@ -54,8 +45,7 @@ class WindowBlock(nn.Module):
         shifts = (self.shift, self.shift)
         x = x.roll([-s for s in shifts], (1, 2)) if self.shift else x
         x = x.view(b, h // n, n, w // n, n, c).transpose(2, 3)  # (B, h', w', n, n, C)
-        bias = self.table[self.index].permute(2, 0, 1)  # (heads, T, T)
-        x = self.attention(x.reshape(-1, n * n, c), bias)
+        x = self.attention(x.reshape(-1, n * n, c))
         x = x.view(b, h // n, w // n, n, n, c).transpose(2, 3).reshape(b, h, w, c)
         return x.roll(shifts, (1, 2)) if self.shift else x
 
@@ -81,8 +71,8 @@ class Stage(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.windows = None
         if spec.method != "stride":
-            hidden = spec.hidden_channels(width) if spec.method == "lps" else None
-            self.windows = PolyphaseDown(spec.selector(width, hidden), window)
+            # By norm for LPS too: nothing is dropped, and a soft choice would mix whole maps.
+            self.windows = PolyphaseDown(spec.replace(method="aps").selector(width), window)
         shifts = [window // 2 * (i % 2) for i in range(depth)]
         self.blocks = nn.Sequential(*(WindowBlock(width, heads, window, s) for s in shifts))
 
@@ -157,6 +147,7 @@ def swin(spec: Sampling, num_classes: int = 10, **options: Any) -> Swin:
     """Build a :class:`Swin`; ``options`` are its further arguments.
 
     Examples:
+        >>> import torch
         >>> model = swin(Sampling("aps"), depths=(1, 1, 1)).eval()
         >>> x = torch.randn(1, 3, 32, 32)
         >>> torch.allclose(model(x), model(x.roll((3, 5), (2, 3))), atol=1e-5)

@@ -1,4 +1,4 @@
-"""A small vision transformer whose patches and positions are counted from the content."""
+"""A small vision transformer: patches where the content says, positions on a circle."""
 
 from __future__ import annotations
 
@@ -45,26 +45,49 @@ class Patches(nn.Module):
         return self.conv(y, self.down.choose(y, x), self.down.stride)
 
 
-class Attention(nn.Module):
-    """Attention among the tokens of a sequence, with a bias of their distances if there is one.
+class RelativeBias(nn.Module):
+    """A learned bias for every distance between two tokens of a square map.
 
-    Shape:
-        ``(N, T, width)`` and a bias ``(heads, T, T)`` to ``(N, T, width)``.
+    Args:
+        side: Tokens along each axis.
+        heads: Heads of attention.
+        circular: Whether distances are those on a circle of ``side`` tokens.
     """
 
-    def __init__(self, width: int, heads: int) -> None:
+    index: Tensor
+
+    def __init__(self, side: int, heads: int, circular: bool) -> None:
+        super().__init__()
+        steps = side if circular else 2 * side - 1  # distances along an axis
+        self.table = nn.Parameter(torch.randn(steps**2, heads) * 0.02)
+        places = torch.cartesian_prod(torch.arange(side), torch.arange(side)).t()  # (2, T)
+        ways = (places[:, :, None] - places[:, None]) % steps
+        self.register_buffer("index", ways[0] * steps + ways[1], persistent=False)
+
+    def forward(self) -> Tensor:
+        return self.table[self.index].permute(2, 0, 1)  # (heads, T, T)
+
+
+class Attention(nn.Module):
+    """Attention among the tokens of a square map, with a bias for their distances.
+
+    Shape:
+        ``(N, side * side, width)`` to the same.
+    """
+
+    def __init__(self, width: int, heads: int, side: int, circular: bool) -> None:
         super().__init__()
         self.heads = heads
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.bias = RelativeBias(side, heads, circular)
 
-    def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         n, t, width = x.shape
         qkv = self.qkv(x).view(n, t, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # each (N, heads, T, d)
-        scores = q * (width // self.heads) ** -0.5 @ k.transpose(-2, -1)
+        scores = q * (width // self.heads) ** -0.5 @ k.transpose(-2, -1) + self.bias()
         # Not F.scaled_dot_product_attention, whose bfloat16 gradient is slow on CPUs.
-        y = (scores if bias is None else scores + bias).softmax(-1) @ v
-        return self.proj(y.transpose(1, 2).reshape(n, t, width))
+        return self.proj((scores.softmax(-1) @ v).transpose(1, 2).reshape(n, t, width))
 
 
 def mlp(width: int, ratio: int = 4) -> nn.Sequential:
@@ -75,10 +98,10 @@ def mlp(width: int, ratio: int = 4) -> nn.Sequential:
 class Block(nn.Module):
     """Attention among all tokens, then two linear layers; both next to a shortcut."""
 
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, width: int, heads: int, side: int) -> None:
         super().__init__()
         self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention, self.mlp = Attention(width, heads), mlp(width)
+        self.attention, self.mlp = Attention(width, heads, side, circular=True), mlp(width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -86,11 +109,11 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """A vision transformer with learned positions.
+    """A vision transformer that knows how far apart, on a circle, any two patches are.
 
     With circular padding and method ``"lps"`` or ``"aps"``, in eval mode, the output is the same
-    for every circular shift of the image: the content chooses where patches begin, and which one
-    comes first.
+    for every circular shift of the image: the content chooses where patches begin, and nothing
+    else depends on where they are.
 
     Args:
         spec: How to sample.
@@ -128,12 +151,11 @@ class ViT(nn.Module):
         self.spec, self.in_channels, self.image_size = spec, in_channels, image_size
         spec = spec.replace(select_from="input")
         self.patches = Patches(spec, in_channels, width, patch)
-        self.place = nn.Parameter(torch.randn((image_size // patch) ** 2, width) * 0.02)
-        self.first = None
-        if spec.method != "stride":  # a hard choice among all patches, in training too
-            selector = spec.replace(method="aps").selector(width)
-            self.first = PolyphaseDown(selector, image_size // patch)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        side = image_size // patch
+        # Which patch comes first changes only how sums round. The content chooses it, by norm.
+        selector = None if spec.is_plain else spec.replace(method="aps").selector(width)
+        self.first = None if selector is None else PolyphaseDown(selector, side)
+        self.blocks = nn.Sequential(*(Block(width, heads, side) for _ in range(depth)))
         self.norm, self.fc = nn.LayerNorm(width), nn.Linear(width, num_classes)
 
     @property
@@ -149,14 +171,14 @@ class ViT(nn.Module):
                 f" {tuple(x.shape)}. Resize, or build it with image_size={x.shape[-1]}."
             )
         x = self.patches(x)
-        if self.first is not None:
+        if self.first is not None and not self.training:
             x = from_phase(x, self.first)
-        x = self.blocks(x.flatten(2).transpose(1, 2) + self.place)
+        x = self.blocks(x.flatten(2).transpose(1, 2))
         return self.fc(order_free_mean(self.norm(x), 1).to(x.dtype))
 
 
 def from_phase(x: Tensor, choice: PolyphaseDown) -> Tensor:
-    """Move a map to begin at the phase that its content chooses, as windows do."""
+    """Move a map to begin at the phase that its content chooses, as windows or tokens do."""
     window = int(choice.stride)  # type: ignore[arg-type]
     widths = ((0, window - 1),) * (x.ndim - 2)
     return phase_window(x, choice.choose(x), (window,) * (x.ndim - 2), widths, "circular")

@@ -208,7 +208,6 @@ FLOWS = Table(
         "one_step_error": "Error, 1 step",
         "error_10": "10 steps",
         "spectrum_error": "Spectrum",
-        "grid_imprint": "Grid imprint",
         "bitwise_equal": "Bitwise equal",
     },
     tuple(

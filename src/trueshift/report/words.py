@@ -30,7 +30,7 @@ def percent(fraction: float) -> str:
 
 
 def number(value: float) -> str:
-    """Write a number shortly.
+    """Write a number with few digits.
 
     Examples:
         >>> number(0.0), number(0.123456), number(1234567.0), number(2.5e-7)
@@ -84,8 +84,9 @@ def verdict(result: AuditResult) -> str:
         else f"changes its mind on {share} of {_moved(worst)} images"
     )
     moved = f" in {_moved(worst)} images" if masks else ""
+    kind = f"{worst.kind} shifts; " if len(result.measurements) > 1 else ""
     return (
-        f"{result.name} {what}{moved} (95 % interval {low} to {high}); at the worst shift,"
+        f"{result.name} {what}{moved} ({kind}95 % interval {low} to {high}); at the worst shift,"
         f" {shift_text(worst.worst_shift)}, {percent(1 - min(worst.shares))}."
     )
 
@@ -241,7 +242,7 @@ def summary_lines(result: AuditResult) -> list[str]:
 def _moved(measured: Measurement) -> str:
     if all(measured.wraps):
         return "circularly shifted" if measured.kind == "circular" else "shifted"
-    return "horizontally turned" if measured.wraps[1] else "vertically turned"
+    return "horizontally shifted" if measured.wraps[1] else "vertically shifted"
 
 
 def _worst(m: Measurement) -> str:

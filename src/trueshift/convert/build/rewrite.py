@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
@@ -277,6 +278,13 @@ class Rewriter:
         offsets = self.seams if way_back.source == "seam" else self.origins
         if way_back.number not in offsets:  # counted from the corner
             return new
+        if way_back.within is not None:
+            dim, index, sizes = way_back.within
+            pieces = self.graph.call_method("split", (new, list(sizes), dim))
+            items = [self.item((pieces, i)) for i in range(len(sizes))]
+            whole = dataclasses.replace(way_back, within=None)
+            items[index] = self._moved_back(whole, items[index])
+            return self.graph.call_function(torch.cat, (items, dim))
         x, module = self._as_map(new, way_back.view), way_back.part.build()
         back = self._part(f"from_{way_back.source}", module, x, offsets[way_back.number])
         return self._from_map(back, way_back.view)
@@ -284,6 +292,11 @@ class Rewriter:
     # Nodes
 
     def _copied(self, node: fx.Node) -> fx.Node:
+        if node.op == "call_method" and node.target == "float":  # which float64 survives
+            x = self._input(node)
+            own = self.graph.call_function(getattr, (x, "dtype"))
+            wider = self.graph.call_function(torch.promote_types, (own, torch.float32))
+            return self.graph.call_method("to", (x, wider))
         return self.graph.node_copy(node, lambda n: self.env[n.name])
 
     def _with(self, node: fx.Node, name: str, new: Any) -> fx.Node:

@@ -21,6 +21,7 @@ from trueshift.convert.grids.values import (
     Value,
     as_map,
     data_of,
+    is_counted,
     plain,
     spaces_of,
     values_in,
@@ -38,7 +39,7 @@ _SOME_WRAP = (
     "it distinguishes positions, and only some axes wrap.",
     "Use global pooling, or pass padding='circular' or 'seam'.",
 )
-_COUNT = (
+COUNT = (
     " Or pass positions='canonical': positions are then counted from an origin that the content"
     " chooses."
 )
@@ -54,13 +55,14 @@ UNKNOWN = _Unknown()
 class TooSmall(Exception):
     """The example's size is not a multiple of a stride.
 
-    Carries the multiple known so far, and the last map that may have any size.
+    Carries the multiple known so far, the operation, and the last map that may have any size.
     """
 
     def __init__(self, multiples: dict[int, int]) -> None:
         super().__init__()
         self.multiples = multiples
-        self.place: fx.Node | None = None
+        self.operation = ("", "")
+        self.map_before: fx.Node | None = None
 
 
 class NeedsOrigin(Exception):
@@ -163,12 +165,17 @@ class Analysis:
         try:
             return self._apply(call, module, args, kwargs)
         except TooSmall as small:
-            small.place = self._map_before(node)
+            small.operation = (place_of(node), _shown(node, module))
+            small.map_before = self._map_before(node)
             raise
         except Refused as error:
+            values = values_in((args, kwargs))
+            if self.positions == "canonical" and all(map(is_counted, values)):
+                return self.wrap(self.execute(call), values)  # as it is
             refused = error
         except Exception as error:
-            fails = f"it fails at the converted network's sizes: {type(error).__name__}: {error}."
+            why = f"{type(error).__name__}: {error}".rstrip(".")
+            fails = f"it fails at the converted network's sizes, to which padding adds none: {why}."
             refused = Refused(fails, "Pass an example of the size that the network is made for.")
         self._look_for_origin(node, refused)
         what = (place_of(node), _shown(node, module))
@@ -256,7 +263,7 @@ class Analysis:
         flattened = isinstance(refused, Flattened)
         if "canonical" not in (self.flatten if flattened else self.positions, self.positions):
             if not flattened and self.own_padding is False and self._map_before(node) is not None:
-                refused.advice += _COUNT
+                refused.advice += COUNT
             return
         if not isinstance(self.own_padding, bool):
             refused.reason, refused.advice = _SOME_WRAP

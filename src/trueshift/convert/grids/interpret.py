@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from trueshift._validate import check_choice
-from trueshift.convert.errors import check_multiple
-from trueshift.convert.grids.analysis import Analysis, NeedsOrigin, TooSmall
+from trueshift.convert.errors import Refusal, SizeError, wrong_size
+from trueshift.convert.grids.analysis import COUNT, Analysis, NeedsOrigin, TooSmall
 from trueshift.convert.grids.lattice import Lattice
 from trueshift.convert.grids.rules import RULES
 from trueshift.convert.parts.windows import Axes
@@ -79,7 +79,7 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
         own_padding = tuple(axis == "keep" for axis in padding)
     multiples: dict[int, int] = {}
     counted: frozenset[str] = frozenset()
-    place = None
+    first: TooSmall | None = None
     for _ in range(64):
         at_size = dataclasses.replace(traced, arguments=grown)
         lattice = Lattice(at_seam=at_seam)
@@ -91,22 +91,44 @@ def _interpret(traced: Traced, flatten: str, positions: str, padding: Padding) -
             counted |= {found.node.name}
             continue
         except TooSmall as small:
-            place = place or small.place
+            first = first or small
             for axis, multiple in small.multiples.items():
                 multiples[axis] = math.lcm(multiples.get(axis, 1), multiple)
             grown = {name: _grow(value, multiples) for name, value in arguments.items()}
             continue
-        if not analysis.refusals or place is None or positions != "canonical":
+        place = first.map_before if first is not None else None
+        if place is None or positions != "canonical" or isinstance(own_padding, tuple):
             break
         # It serves its own size only: where that is not a multiple, count from an origin.
         counted |= {place.name}
-        place, multiples, grown = None, {}, dict(arguments)
-    for name, value in arguments.items():
-        if multiples and _is_map(value):
-            least = analysis.required_multiple(value.ndim - 2)
-            needed = tuple(math.lcm(n, multiples.get(axis, 1)) for axis, n in enumerate(least))
-            check_multiple("convert", name, value, needed)
+        first, multiples, grown = None, {}, dict(arguments)
+    _check_sizes(analysis, arguments, multiples, first, own_padding is False)
     return analysis
+
+
+def _check_sizes(
+    analysis: Analysis,
+    arguments: dict[str, Any],
+    multiples: dict[int, int],
+    small: TooSmall | None,
+    may_count: bool,
+) -> None:
+    """Raise if inputs are no multiples of all strides; name the first operation that needs it.
+
+    Where the original's padding makes them fit, the network serves this size only.
+    """
+    for name, value in arguments.items():
+        if not _is_map(value):
+            continue
+        least = analysis.required_multiple(value.ndim - 2)
+        needed = tuple(math.lcm(n, multiples.get(axis, 1)) for axis, n in enumerate(least))
+        problem = wrong_size(name, value, needed)
+        analysis.fixed_sizes = analysis.fixed_sizes or problem is not None
+        if problem is not None and small is not None:
+            reason, advice = problem
+            advice += COUNT if may_count and small.map_before is not None else ""
+            refusal = Refusal(*small.operation, reason, advice)
+            raise SizeError(type(analysis.traced.root).__name__, [refusal])
 
 
 def _is_map(value: Any) -> bool:

@@ -24,6 +24,8 @@ _OWN_AXES = "Keep space and channels on their own axes."
 def same(lattice: Lattice, a: Kind, b: Kind) -> None:
     """Make two axes that meet the same grid."""
     one, other = parts_of(a), parts_of(b)
+    if not (spaces_of(a) or spaces_of(b)):
+        return
     if len(one) != len(other):
         raise Refused(_OTHER_MEANING, _OWN_AXES)
     for left, right in zip(one, other, strict=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, fx
@@ -17,6 +17,9 @@ from trueshift.convert.grids.selections import Selections
 from trueshift.convert.grids.values import (
     BATCH,
     Frame,
+    Joined,
+    Kind,
+    Merged,
     Value,
     as_map,
     from_frame,
@@ -26,7 +29,18 @@ from trueshift.convert.grids.values import (
 from trueshift.convert.parts.part import Part, part
 from trueshift.convert.parts.phases import FromOrigin
 from trueshift.convert.parts.seam import FromSeam
-from trueshift.convert.plan import Axis, Padding, Plan, Result, Selection, Site, WayBack, borders
+from trueshift.convert.plan import (
+    Axis,
+    Padding,
+    Piece,
+    Plan,
+    Result,
+    Selection,
+    Site,
+    WayBack,
+    Within,
+    borders,
+)
 from trueshift.convert.trace.nodes import label_of
 from trueshift.layers.filters import build_filter
 from trueshift.layers.spec import Sampling
@@ -52,52 +66,99 @@ def plan_of(analysis: Analysis, spec: Sampling, padding: Padding) -> Plan:
         fixed_sizes=analysis.fixed_sizes,
         padding=padding,
         inputs={name: groups.get(name) for name in traced.arguments},
-        outputs=tuple(_axes(analysis, v) for v in values_in(analysis.env[traced.output])),
+        outputs=tuple(_pieces(analysis, v) for v in values_in(analysis.env[traced.output])),
         returns={name: _way_back(analysis, v, bool(seams)) for name, v in values.items()},
         traced=traced,
     )
 
 
-def _axes(analysis: Analysis, value: Value) -> tuple[Axis, ...]:
-    lattice = analysis.lattice
-    value = from_frame(value) if _origin_of(analysis, value) is not None else value
-    return tuple(
-        Axis(dim, lattice.root(kind.root), kind.axis, kind.fine, lattice.stride(kind))
-        for dim, kind in enumerate(value.kinds)
-        if isinstance(kind, Space)
-    )
+@dataclass(frozen=True)
+class _Region:
+    """A piece of an output, and the origin that all of its positions are counted from, if any."""
+
+    value: Value
+    within: Within | None = None
+    origin: int | None = None
+
+
+def _regions(analysis: Analysis, value: Value) -> list[_Region]:
+    """List the pieces of an output: tokens of different kinds follow each other."""
+    dims = [dim for dim, kind in enumerate(value.kinds) if isinstance(kind, Joined)]
+    if len(dims) != 1:
+        return [_Region(value, None, _origin_of(analysis, value))]
+    (dim,) = dims
+    kind: Any = value.kinds[dim]
+    regions = []
+    for index, data in enumerate(value.data.split(kind.sizes, dim)):
+        own = Value(data, (*value.kinds[:dim], kind.kinds[index], *value.kinds[dim + 1 :]))
+        regions.append(_Region(own, (dim, index, kind.sizes), _origin_of(analysis, own)))
+    several = sum(region.origin is not None for region in regions) > 1
+    return [replace(region, origin=None) for region in regions] if several else regions
+
+
+def _pieces(analysis: Analysis, value: Value) -> tuple[Piece, ...]:
+    return tuple(_piece(analysis, region) for region in _regions(analysis, value))
+
+
+def _piece(analysis: Analysis, region: _Region) -> Piece:
+    kinds, unfolded = list(region.value.kinds), []
+    for dim in reversed(range(len(kinds))):
+        kind = kinds[dim]
+        if isinstance(kind, Merged):
+            unfolded.append((dim, kind.sizes))
+            kinds[dim : dim + 1] = kind.kinds
+    return Piece(_axes(analysis, kinds, region.origin), region.within, tuple(unfolded))
+
+
+def _axes(analysis: Analysis, kinds: Sequence[Kind], origin: int | None) -> tuple[Axis, ...]:
+    lattice, axes = analysis.lattice, []
+    for dim, kind in enumerate(kinds):
+        frame = kind if isinstance(kind, Frame) and origin is not None else None
+        space = kind if frame is None else frame.space
+        if isinstance(space, Space):
+            step = lattice.stride(space) * (1 if frame is None else frame.stride)
+            axes.append(Axis(dim, lattice.root(space.root), space.axis, space.fine, step))
+    return tuple(axes)
 
 
 def _way_back(analysis: Analysis, value: Any, from_seam: bool) -> WayBack | list[Any] | None:
     """Say how a result is moved back from the seam or from an origin, if it must be."""
     if isinstance(value, list | tuple):
         return [_way_back(analysis, item, from_seam) for item in value]
-    axes = _axes(analysis, value) if isinstance(value, Value) else ()
-    if not axes:
+    if not isinstance(value, Value):
         return None
-    if from_seam:
+    axes = _axes(analysis, value.kinds, None)
+    if from_seam and axes:
         places = tuple((axis.axis, axis.fine, axis.stride) for axis in axes)
         dims = tuple(axis.dim for axis in axes)
         back = part(FromSeam, batch=value.kinds.index(BATCH), axes=dims, places=places)
         return WayBack("seam", axes[0].group, back)
-    origin = _origin_of(analysis, value)
-    if origin is None:
-        return None
-    view = as_map(from_frame(value))[1]
-    return WayBack("origin", origin, part(FromOrigin, factors=(1,) * len(axes)), view)
+    for region in _regions(analysis, value):
+        if region.origin is not None:
+            strides = tuple(frame.stride for frame in _frames(region.value))
+            view = as_map(from_frame(region.value))[1]
+            back = part(FromOrigin, factors=(1,) * len(strides), strides=strides)
+            return WayBack("origin", region.origin, back, view, region.within)
+    return None
+
+
+def _frames(value: Value) -> list[Frame]:
+    parts = [part for kind in value.kinds for part in parts_of(kind)]
+    return [part for part in parts if isinstance(part, Frame)]
 
 
 def _origin_of(analysis: Analysis, value: Value) -> int | None:
     """Return the origin that a whole map is counted from; ``None`` if there is none."""
-    parts = [part for kind in value.kinds for part in parts_of(kind)]
-    frames = [part for part in parts if isinstance(part, Frame)]
+    frames = _frames(value)
     try:
         spaces, view = as_map(from_frame(value))
     except Refused:
         return None
     sizes = view.sizes or tuple(value.data.shape[axis] for axis in view.dims[2:])
-    whole = sizes == tuple(map(analysis.size_of, spaces))
-    return frames[0].origin if whole and len(frames) == len(spaces) else None
+    if len(frames) != len(spaces):
+        return None
+    whole = tuple(n * frame.stride for n, frame in zip(sizes, frames, strict=True))
+    return frames[0].origin if whole == tuple(map(analysis.size_of, spaces)) else None
 
 
 @dataclass
@@ -225,9 +286,11 @@ class Planner:
         return self.selections.from_input(spec, node, action.spaces) if self.selects else None
 
     def _antialias(self, node: fx.Node, action: Action, selection: Selection | None) -> Part | None:
-        if self.spec.antialias is None:
+        if self.spec.antialias is None or action.on is not None:  # windows sample nothing
             return None
-        channels = self._channels(node.all_input_nodes[0] if _part_of(action).make.linear else node)
+        filtered = node.all_input_nodes[0] if _part_of(action).make.linear else node
+        axis = action.view.dims[1] if action.view is not None else 1
+        channels = int(self.analysis.env[filtered].data.shape[axis])
         if selection is not None and selection.samples:
             channels = selection.channels
         return part(
@@ -245,9 +308,6 @@ class Planner:
 
     def _names(self, phases: Sequence[int]) -> str:
         return ", ".join(self._lattice.phases[number].site for number in phases)
-
-    def _channels(self, node: fx.Node) -> int:
-        return int(self.analysis.env[node].data.shape[1])
 
     def _flops(self, node: fx.Node, action: Action) -> int:
         if not action.tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -34,10 +34,18 @@ class Within:
 
 @dataclass(frozen=True)
 class Frame:
-    """An axis counted from a chosen origin of a map (phase number ``origin`` of ``space``)."""
+    """An axis counted from a chosen origin of a map, sampled by ``stride`` from there on."""
 
     space: Space
     origin: int
+    stride: int = 1
+
+
+@dataclass(frozen=True)
+class InFrame:
+    """Positions of a window of such an axis."""
+
+    frame: Frame
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Joined:
     sizes: tuple[int, ...]
 
 
-Kind = Plain | Space | Within | Frame | Merged | Joined
+Kind = Plain | Space | Within | Frame | InFrame | Merged | Joined
 
 
 def parts_of(kind: Kind) -> tuple[Kind, ...]:
@@ -69,6 +77,15 @@ def parts_of(kind: Kind) -> tuple[Kind, ...]:
 def spaces_of(kind: Kind) -> tuple[Space, ...]:
     """List the grids of an axis: those along which all positions must be treated alike."""
     return tuple(part for part in parts_of(kind) if isinstance(part, Space))
+
+
+def resized(kind: Kind, before: int, after: int) -> Kind:
+    """Return the meaning of an axis that is no grid after an operation that changed its size."""
+    if before == after:
+        return kind
+    if isinstance(kind, Frame) and before * kind.stride % after == 0:
+        return replace(kind, stride=before * kind.stride // after)
+    return OTHER
 
 
 @dataclass(frozen=True)
@@ -102,6 +119,12 @@ class Value:
 def plain(data: Tensor, fixed: bool = False) -> Value:
     """Wrap a tensor without space."""
     return Value(data, (OTHER,) * data.ndim, fixed)
+
+
+def is_counted(value: Value) -> bool:
+    """Whether all positions of a tensor are counted from an origin."""
+    parts = [part for kind in value.kinds for part in parts_of(kind)]
+    return all(isinstance(part, Plain | Frame | InFrame) for part in parts)
 
 
 def as_map(value: Value) -> tuple[tuple[Space, ...], AsMap]:

@@ -175,13 +175,20 @@ class Unshift(Offset):
 
 
 class FromOrigin(nn.Module):
-    """Undo the move of :class:`ToOrigin` on a map that is ``factors`` times as large."""
+    """Undo the move of :class:`ToOrigin` on a map ``factors`` times as large, then sampled.
 
-    def __init__(self, factors: tuple[int, ...]) -> None:
+    Args:
+        factors: By how much each axis is larger.
+        strides: By how much it is sampled.
+    """
+
+    def __init__(self, factors: tuple[int, ...], strides: tuple[int, ...] | None = None) -> None:
         super().__init__()
-        self.factors = factors
+        self.factors, self.strides = factors, strides or (1,) * len(factors)
 
     def forward(self, x: Tensor, phase: Tensor) -> Tensor:
-        sizes = [size // f for size, f in zip(x.shape[2:], self.factors, strict=True)]
-        offsets = [o * f for o, f in zip(unravel(phase, tuple(sizes)), self.factors, strict=True)]
-        return move(x, offsets, [(n - 1) * f for n, f in zip(sizes, self.factors, strict=True)])
+        scales = list(zip(self.factors, self.strides, strict=True))
+        sizes = [n * step // f for n, (f, step) in zip(x.shape[2:], scales, strict=True)]
+        places = zip(unravel(phase, tuple(sizes)), scales, strict=True)
+        offsets = [place * f // step for place, (f, step) in places]
+        return move(x, offsets, [n - f for n, f in zip(x.shape[2:], self.factors, strict=True)])

@@ -49,7 +49,7 @@ class Tracer(fx.Tracer):
             return True
         if type(m).__module__.startswith("torch.nn.") and not isinstance(m, nn.Sequential):
             return True
-        return not any(True for _ in m.children()) and _depends_on_mode(m)
+        return not any(True for _ in m.children()) and _is_own(m) and _depends_on_mode(m)
 
     def call_module(
         self,
@@ -197,7 +197,12 @@ def trace(model: nn.Module, example: Any, opaque: Iterable[Any] = ()) -> Traced:
             advice = "Use torch.where, or convert its parts."
         refusal = Refusal(*_where(error, tracer), reason, advice)
         raise ConversionError(type(model).__name__, [refusal]) from error
-    return Traced(model, graph, bind(model, example), tracer.constants, tracer.fixed_sizes)
+    traced = Traced(model, graph, bind(model, example), tracer.constants, tracer.fixed_sizes)
+    if not traced.output.all_input_nodes:
+        reason = "nothing that the model returns could be followed from its input."
+        advice = "Return tensors that forward computes, not what hooks keep elsewhere."
+        raise ConversionError(type(model).__name__, [Refusal("output", "trace", reason, advice)])
+    return traced
 
 
 @contextlib.contextmanager
@@ -241,6 +246,12 @@ def bind(model: nn.Module, example: Any) -> dict[str, Any]:
         return dict(signature.bind(**example).arguments)
     args = tuple(example) if isinstance(example, list | tuple) else (example,)
     return dict(signature.bind(*args).arguments)
+
+
+def _is_own(module: nn.Module) -> bool:
+    """Tell whether a module is no variant of one of torch's, which it would be taken for."""
+    kinds = type(module).__mro__
+    return next(kind for kind in kinds if kind.__module__.startswith("torch.nn.")) is nn.Module
 
 
 def _depends_on_mode(module: nn.Module) -> bool:

@@ -18,8 +18,8 @@ _MASKED = -50.0  # what is smaller leaves nothing of a softmax
 def without_positions(a: Analysis, call: Call, scores: Value, node: fx.Node) -> bool:
     """Make a tensor that is added to scores the same for all shifts; tell whether that was needed.
 
-    On a circle no window lies at the border, so masks are dropped, and the bias of two positions is
-    that of their shortest way around.
+    On a circle no window lies at the border, so masks of windows are dropped. The bias (or mask) of
+    two positions is that of their shortest way around.
     """
     bias: Value = a.env[node]
     behind = scores.data.ndim - bias.data.ndim
@@ -32,15 +32,14 @@ def without_positions(a: Analysis, call: Call, scores: Value, node: fx.Node) -> 
     ]
     if not axes:
         return False
-    if bias.fixed and bool(((bias.data == 0) | (bias.data < _MASKED)).all()):
+    grids = [_grid(scores.kinds[axis], scores.data.shape[axis]) for axis in axes]
+    (rows, row_sizes), (columns, column_sizes) = grids if len(grids) == 2 else (((), ()),) * 2
+    if not rows or [row.axis for row in rows] != [column.axis for column in columns]:
+        # It differs from window to window, or along the axes of a map, not between two positions.
+        if not (bias.fixed and bool(((bias.data == 0) | (bias.data < _MASKED)).all())):
+            return False
         a.actions[call.node] = Action("mask", on=node, note="no window is at a border of a circle")
         return True
-    grids = [_grid(scores.kinds[axis], scores.data.shape[axis]) for axis in axes]
-    if len(axes) != 2:
-        return False
-    (rows, row_sizes), (columns, column_sizes) = grids
-    if not rows or [row.axis for row in rows] != [column.axis for column in columns]:
-        return False  # the rows and columns of a map, not two of its positions
     shift = []
     for row, column, n, m in zip(rows, columns, row_sizes, column_sizes, strict=True):
         if m % n:

@@ -9,7 +9,7 @@ from torch import Tensor
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis
 from trueshift.convert.grids.lattice import Space
-from trueshift.convert.grids.values import CONSTANT, OTHER, Kind, Value, as_map, spaces_of
+from trueshift.convert.grids.values import CONSTANT, OTHER, Kind, Value, as_map, resized, spaces_of
 from trueshift.convert.parts.part import AsMap
 from trueshift.convert.trace.calls import Call
 
@@ -53,7 +53,7 @@ def original(a: Analysis, call: Call, value: Value, pointwise: bool = False) -> 
     for kind, before, after in zip(
         value.kinds[2:], value.data.shape[2:], result.shape[2:], strict=True
     ):
-        kinds.append(kind if before == after else OTHER)
+        kinds.append(resized(kind, before, after))
     return Value(result, tuple(kinds))
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
-from trueshift.convert.grids.meeting import broadcast
+from trueshift.convert.grids.meeting import broadcast, varies
 from trueshift.convert.grids.rules.biases import without_positions
 from trueshift.convert.grids.values import BATCH, CONSTANT, OTHER, Value, values_in
 from trueshift.convert.parts.part import part
@@ -55,11 +55,16 @@ def pointwise(a: Analysis, call: Call) -> Any:
     if call.name in FIRST_ONLY or node.op == "call_module":
         values = values[:1]
     maps = [value for value in values if value.has_space]
-    if len(maps) == 1 and all(
-        v.data.numel() == 1 or v is maps[0] or v.kinds[:1] != (BATCH,) for v in values
-    ):
+    if len(maps) == 1 and all(v is maps[0] or _alike_everywhere(v, maps[0]) for v in values):
         a.unary.add(node)
     return _with(a, result, values)
+
+
+def _alike_everywhere(value: Value, beside: Value) -> bool:
+    """Whether a tensor without space is the same for all images and positions of a map."""
+    behind = beside.data.ndim - value.data.ndim
+    places = any(axis >= behind and varies(value, axis - behind) for axis in beside.spatial)
+    return value.data.numel() == 1 or not (value.kinds[:1] == (BATCH,) or places)
 
 
 def _with(a: Analysis, result: Any, values: Sequence[Value]) -> Any:

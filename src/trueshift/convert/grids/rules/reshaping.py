@@ -22,6 +22,7 @@ from trueshift.convert.grids.values import (
     CONSTANT,
     OTHER,
     Frame,
+    InFrame,
     Kind,
     Merged,
     Plain,
@@ -103,6 +104,8 @@ def _leading_ones(sizes: Sequence[int]) -> int:
 
 
 def _cut(kind: Kind, window: int, phase: int, windows: dict[Space, int]) -> tuple[Kind, Kind]:
+    if isinstance(kind, Frame):
+        return replace(kind, stride=kind.stride * window), InFrame(kind)
     if not isinstance(kind, Space):
         return (kind, kind) if kind in (OTHER, CONSTANT) else (OTHER, OTHER)
     if kind in windows or kind.fine > 1:
@@ -129,6 +132,11 @@ def _fused(a: Analysis, group: list[Factor], undone: dict[int, Any]) -> list[Fac
     result: list[Factor] = []
     for kind, size in group:
         last, count = result[-1] if result else (OTHER, 1)
+        if isinstance(kind, InFrame) and last == replace(
+            kind.frame, stride=kind.frame.stride * size
+        ):
+            result[-1] = (kind.frame, count * size)
+            continue
         if isinstance(kind, Within) and isinstance(last, Space):
             digits, own = a.lattice.expand(last.digits), a.lattice.expand((kind.digit,))
             if digits[-len(own) :] == own:

@@ -112,6 +112,8 @@ def _up(
 
 def _leave_origin(a: Analysis, call: Call, value: Value) -> Value:
     """Resize a map that is counted from an origin back onto its grid."""
+    if any(isinstance(kind, Frame) and kind.stride > 1 for kind in value.kinds):
+        return original(a, call, value)
     result: Tensor = a.execute(call)
     frames = [kind for kind in value.kinds[2:] if isinstance(kind, Frame)]
     sizes = [a.size_of(frame.space) for frame in frames]

@@ -118,7 +118,13 @@ def joined(pieces: Sequence[tuple[Kind, int]]) -> Kind:
         )
     if all(isinstance(kind, Plain) for kind, _ in pieces):
         return pieces[0][0] if len({kind for kind, _ in pieces}) == 1 else OTHER
-    kinds, sizes = zip(*pieces, strict=True)
+    together: list[tuple[Kind, int]] = []  # tokens without space that follow each other are one
+    for kind, size in pieces:
+        if together and isinstance(kind, Plain) and isinstance(together[-1][0], Plain):
+            together[-1] = (OTHER, together[-1][1] + size)
+        else:
+            together.append((kind, size))
+    kinds, sizes = zip(*together, strict=True)
     return Joined(kinds, sizes)
 
 

@@ -8,7 +8,16 @@ from trueshift.convert.errors import Refused
 from trueshift.convert.grids.analysis import Action, Analysis, Rule
 from trueshift.convert.grids.lattice import Space
 from trueshift.convert.grids.rules.shapes import joined, piece
-from trueshift.convert.grids.values import OTHER, Kind, Plain, Value, as_map, values_in
+from trueshift.convert.grids.values import (
+    OTHER,
+    Frame,
+    Kind,
+    Plain,
+    Value,
+    as_map,
+    resized,
+    values_in,
+)
 from trueshift.convert.parts.part import part
 from trueshift.convert.parts.ups import PadAndRoll, Roll
 from trueshift.convert.parts.windows import Every
@@ -86,8 +95,10 @@ def getitem(a: Analysis, call: Call) -> Any:
             continue
         kind, size = value.kinds[axis], value.data.shape[axis]
         if isinstance(item, slice):
-            if not isinstance(kind, Plain) and not _is_whole(item, size):
-                start, stop, step = item.indices(size)
+            start, stop, step = item.indices(size)
+            if isinstance(kind, Frame) and step > 1:
+                kind = resized(kind, size, len(range(start, stop, step)))
+            elif not isinstance(kind, Plain) and not _is_whole(item, size):
                 part = piece(kind, start, stop) if step == 1 else None
                 if part is None:
                     cuts[axis] = item
