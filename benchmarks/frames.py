@@ -225,15 +225,15 @@ def bootstrap(values: np.ndarray) -> list[float]:
 
 
 def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
-    """Return every number with its interval, and its difference from the centre window."""
+    """Return every number with its interval and, where measured, its gain over the centre."""
     report: dict[str, Any] = {"photos": len(rows)}
     for rule in rows[0]:
         values = {key: np.array([row[rule][key] for row in rows]) for key in rows[0][rule]}
-        plain = {key: np.array([row["centre"][key] for row in rows]) for key in values}
-        report[rule] = {
-            "percent": {key: bootstrap(v) for key, v in values.items()},
-            "minus_centre": {key: bootstrap(v - plain[key]) for key, v in values.items()},
-        }
+        report[rule] = {"percent": {key: bootstrap(v) for key, v in values.items()}}
+        if "centre" in rows[0]:
+            plain = {key: np.array([row["centre"][key] for row in rows]) for key in values}
+            gains = {key: bootstrap(v - plain[key]) for key, v in values.items()}
+            report[rule]["minus_centre"] = gains
     return report
 
 

@@ -111,6 +111,22 @@ def test_the_margin_is_what_noise_must_reach():
 
 
 @torch.inference_mode()
+def test_noise_below_half_the_margin_changes_no_window():
+    scores = torch.rand(40, 46, 46) * torch.rand(40, 46, 46)  # the third is weaker than the first
+    frames, noise = torch.zeros(40, 3, 48, 48), 2 * torch.rand(30, 40, 46, 46) - 1
+
+    def windows(scores):
+        anchored = ts.anchor(network(), 20, modulus=16, anchors=3, score=lambda frames: scores)
+        return anchored.corners(frames), anchored.margin(frames)
+
+    corners, margin = windows(scores)
+    largest = 0.49 * margin * scores[:, 1:-1, 1:-1].amax((1, 2))
+    for one in noise.sign():
+        noisy = scores + one * largest[:, None, None]
+        assert torch.equal(windows(noisy)[0], corners)
+
+
+@torch.inference_mode()
 def test_frames_with_fewer_points_than_windows_see_the_strongest_again():
     scores = torch.zeros(2, 42, 46)
     scores[0, 6, 10] = 2.0  # at 5 and 9 of the points that count
@@ -163,6 +179,16 @@ def test_windows_are_resized_to_the_size_of_the_network():
     )
     assert anchored(torch.randn(2, 3, 48, 52)).shape == (2,)
     assert sizes == [(2, 3, 28, 24)]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.bfloat16])
+@torch.inference_mode()
+def test_windows_of_every_type_are_resized(dtype):
+    frames, seen = (torch.rand(1, 3, 48, 52) * 200).to(dtype), []
+    for one in (frames, frames.double()):
+        ts.anchor(lambda windows: seen.append(windows) or windows, 20, size=28, maps=False)(one)
+    assert seen[0].dtype == dtype
+    torch.testing.assert_close(seen[0].double(), seen[1], atol=0.6, rtol=0)
 
 
 @torch.inference_mode()

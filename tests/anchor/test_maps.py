@@ -46,13 +46,45 @@ def test_pixels_of_the_same_tile_of_the_scene_are_equal(dim):
         assert not torch.equal(other[:, both], maps[0][:, both])  # not by itself
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@torch.inference_mode()
+def test_pixels_in_a_shared_window_are_equal(dim):
+    sizes, frame, window = CASES[dim]
+    anchored = ts.anchor(segmenter(dim), window, modulus=4)
+    scene = torch.randn(3, *sizes)
+    agreed = 0
+    for corner in [(1,) * dim, (2,) + (0,) * (dim - 1), (3,) * dim]:
+        both = [(0,) * dim, corner]
+        maps, places = anchored(frames_of(scene, frame, both), return_anchor=True)
+        assert places.shape == (2, 1, dim)
+        seen = places[:, 0] + torch.tensor(both)
+        if torch.equal(seen[0], seen[1]):
+            first, second = (
+                one[(slice(None), *[slice(a, a + window) for a in place[0].tolist()])]
+                for one, place in zip(maps, places, strict=True)
+            )
+            assert torch.equal(first, second)
+            agreed += 1
+    assert agreed > 0
+    assert torch.equal(
+        ts.anchor(segmenter(dim), window, 4, maps=True).corners(frames_of(scene, frame, both)),
+        places,
+    )
+
+
+@torch.inference_mode()
+def test_no_frames_give_no_maps():
+    for maps in (None, True):
+        empty = ts.anchor(segmenter(), 24, maps=maps)(torch.zeros(0, 3, 70, 66))
+        assert empty.shape == (0, 4, 70, 66)
+
+
 @torch.inference_mode()
 def test_every_pixel_comes_from_its_tile():
     model, frames = segmenter(), torch.randn(2, 3, 70, 66)
     anchored = ts.anchor(model, 24, modulus=4, maps=True)
-    output, corners = anchored(frames, return_anchor=True)
-    where, index = anchored.tiles(frames)
-    assert torch.equal(where, corners)
+    output = anchored(frames)
+    corners, index = anchored.tiles(frames)
     assert output.shape == (2, 4, 70, 66)
     expected = torch.empty_like(output)
     for b, frame in enumerate(frames):

@@ -50,7 +50,7 @@ def test_moves_are_those_of_plain_loops(images):
         same, bits, right = moved(diagonal(move.distance))
         assert move.image_shares == pytest.approx(same.double().mean(0).tolist())
         assert move.consistency.mean == pytest.approx(float(same.double().mean()))
-        assert move.bitwise_share == pytest.approx(float(bits.double().mean()))
+        assert move.bitwise_share.mean == pytest.approx(float(bits.double().mean()))
         assert move.accuracy.mean == pytest.approx(float(right.double().mean()))
         assert move.agreement is None
         assert move.consistency.low <= move.consistency.mean <= move.consistency.high
@@ -80,9 +80,9 @@ def test_anchored_networks_agree_where_their_windows_do(images):
                 for other, shift in zip(others, diagonal(move.distance), strict=True)
             ]
         )
-        assert move.agreement == pytest.approx(float(same.double().mean()))
-        assert move.bitwise_share >= move.agreement
-    assert 0 < measured.moves[0].agreement < 1
+        assert move.agreement.mean == pytest.approx(float(same.double().mean()))
+        assert move.bitwise_share.mean >= move.agreement.mean
+    assert 0 < measured.moves[0].agreement.mean < 1
     assert result.layers == ()  # maps inside do not move with the frame
     assert result.examples[0].windows.shape == (len(result.view), 1, 4)
     assert any("same windows" in value for _, value in summary_rows(result))
@@ -133,7 +133,9 @@ def test_the_table_of_moves_has_every_number_and_its_difference(images):
         percent(move.consistency.mean) for move in (mine, theirs)
     ]
     assert row.difference[0] == f"{100 * difference(mine, theirs).mean:+.1f}"
-    assert table["Same windows"][1].values == (("\N{EN DASH}", ""), (percent(theirs.agreement), ""))
+    none, some = table["Same windows"][1].values
+    assert none == ("\N{EN DASH}", "")
+    assert some[0] == percent(theirs.agreement.mean)
     assert table["Same bits"][1].difference == ("", "")
     (row, *_) = dict(move_table(results[:1]))["Labels unchanged"]
     assert len(row.values) == 1
@@ -149,7 +151,14 @@ def test_the_report_draws_the_curve_and_the_frame(images, tmp_path):
     assert "Move the frame over a photo" in page
     assert 'id="heat"' not in page  # nothing but the moves of the curve
     assert '"windows": [[[' in page
-    numbers = json.loads(results[0].to_json(tmp_path / "a.json").read_text())
+    numbers = json.loads(results[0].to_json(tmp_path / "a.json", results[1]).read_text())
     moves = numbers["measurements"][0]["moves"]
     assert [move["distance"] for move in moves] == [1, 2, 4, 8]
-    assert set(moves[0]["consistency"]) == {"mean", "low", "high"}
+    for share in ("consistency", "bitwise_share"):
+        assert set(moves[0][share]) == {"mean", "low", "high"}
+    gains = numbers["differences"]
+    assert list(gains) == ["all nine", "1 px", "2 px", "4 px", "8 px"]
+    first, second = (
+        one["measurements"][0]["moves"][0]["consistency"] for one in (numbers, numbers["against"])
+    )
+    assert gains["1 px"]["consistency"]["mean"] == pytest.approx(second["mean"] - first["mean"])

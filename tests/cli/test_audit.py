@@ -308,6 +308,12 @@ def test_anchored_windows_are_compared_with_the_centre(net, capsys, tmp_path):
             ("--anchor", "24", "--kind", "standard", "--convert", "aps"),
             "a second network. Pass only one",
         ),
+        (("--anchors", "4", "--kind", "standard"), "pass their size with --anchor PX"),
+        (("--anchor", "0", "--kind", "standard"), "window must be at least 1, got 0"),
+        (
+            ("--anchor", "24", "--anchors", "0", "--kind", "standard"),
+            "anchors must be at least 1, got 0",
+        ),
     ],
 )
 def test_anchors_that_make_no_sense(net, words, message):

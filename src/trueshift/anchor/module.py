@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from trueshift._validate import check_map, check_positive
@@ -17,6 +16,7 @@ from trueshift.anchor.places import (
     Line,
     Size,
     agreement,
+    central_corners,
     check_sizes,
     lines,
     per_axis,
@@ -24,7 +24,7 @@ from trueshift.anchor.places import (
     spread,
 )
 from trueshift.anchor.score import DifferenceOfGaussians, peaks
-from trueshift.anchor.tiles import LINEAR, put_back, tiles, tiling
+from trueshift.anchor.tiles import put_back, resized, tiles, tiling
 from trueshift.functional import order_free_mean
 
 
@@ -59,7 +59,7 @@ class Anchored(nn.Module):
     Shape:
         Frames ``(B, C, *spatial)`` of one size to the network's output for ``B`` images; maps get
         the spatial size of the frames. With ``return_anchor=True`` also the corners of the windows
-        in each frame, int64 ``(B, K, dim)``.
+        in each frame, int64 ``(B, K, dim)``; for maps of one, the tile in the middle.
 
     Examples:
         >>> anchored = Anchored(lambda windows: windows.amax((1, 2, 3)), window=32)
@@ -104,7 +104,7 @@ class Anchored(nn.Module):
         self.anchors, self.batch, self.maps = anchors, batch, maps
 
     def forward(self, frames: Tensor, return_anchor: bool = False) -> Any:
-        if self.maps is not True:
+        if not self.maps:
             corners = self.corners(frames)
             output = self._run(frames, corners)
             if self.maps is False or not self._returned_maps(output, frames.ndim - 2):
@@ -115,12 +115,12 @@ class Anchored(nn.Module):
                     "anchor: the network returns maps, and a map takes each pixel from one window,"
                     f" got anchors={self.anchors}. Pass anchors=1, or maps=False to average."
                 )
-        corners, index, inside = self._tiles(frames)
+        place, (corners, index, inside) = self._tiles(frames)
         window = per_axis("window", self.window, frames.ndim - 2)
         output = pytree.tree_map(
             lambda leaf: put_back(leaf, index, inside, window), self._run(frames, corners)
         )
-        return (output, corners) if return_anchor else output
+        return (output, place) if return_anchor else output
 
     def corners(self, frames: Tensor) -> Tensor:
         """Return the corners of the windows in each frame, int64 ``(B, K, dim)``."""
@@ -130,9 +130,8 @@ class Anchored(nn.Module):
             again = torch.where(value[:, None] > 0, position, positions[0]) if positions else None
             positions.append(position if again is None else again)
             values.append(value)
-        axes = self._lines(frames.shape[2:])
-        where = residues(axes, torch.stack(positions, 1), values[0][:, None])  # (B, K, dim)
-        return where + where.new_tensor([axis.start for axis in axes])
+        axes = self._axes(frames.shape[2:])
+        return central_corners(axes, residues(axes, torch.stack(positions, 1), values[0][:, None]))
 
     def tiles(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what a map is assembled from.
@@ -142,7 +141,7 @@ class Anchored(nn.Module):
             index of its tile, int64 ``(B, *spatial)``. Where two frames use the same tile of the
             scene for a pixel, the values are equal.
         """
-        return self._tiles(frames)[:2]
+        return self._tiles(frames)[1][:2]
 
     def slack(self, frames: Tensor) -> Tensor:
         """Return how far the content of each frame may move before its windows change.
@@ -153,7 +152,7 @@ class Anchored(nn.Module):
             without any point, constant ones, have none.
         """
         score, slack = self._scores(frames), list[Tensor]()
-        axes = self._lines(frames.shape[2:])
+        axes = self._axes(frames.shape[2:])
         for position, value, _ in peaks(score, self.anchors):
             lower = residues(axes, position, value)
             last = lower.new_tensor(score.shape[1:]) - 3  # of the inner points
@@ -163,23 +162,28 @@ class Anchored(nn.Module):
         return torch.stack(slack).amin(0)
 
     def margin(self, frames: Tensor) -> Tensor:
-        """Return by what share the strongest point exceeds all that would choose other windows.
+        """Return by what share of the strongest point the chosen ones exceed their rivals.
+
+        Rivals are all points that would choose other windows.
 
         Returns:
-            Between 0, a tie, and 1, ``(B,)``. The windows stay the same if no score changes by more
-            than half of that share of the strongest.
+            Between 0, a tie, and 1, ``(B,)``. The windows stay the same if every score changes by
+            less than half of that share of the strongest; several windows also need a modulus of at
+            least 13, the distance between their points.
         """
-        score, margins = self._scores(frames), []
-        axes = self._lines(frames.shape[2:])
+        score, gaps, strongest = self._scores(frames), list[Tensor](), None
+        axes = self._axes(frames.shape[2:])
         for position, value, left in peaks(score, self.anchors):
+            strongest = value if strongest is None else strongest
             others = [
                 (torch.arange(-1, n - 1, device=score.device) - place[:, None]) % axis.modulus != 0
                 for axis, n, place in zip(axes, score.shape[1:], position.unbind(1), strict=True)
             ]
             rivals = functools.reduce(torch.logical_or, spread(others))
             rival = torch.where(rivals, left, 0.0).flatten(1).amax(1).clamp(min=0)
-            margins.append(torch.where(value > 0, 1 - rival / value, 0.0).clamp(min=0))
-        return torch.stack(margins).amin(0)
+            gap = (value - rival).clamp(min=0) / strongest
+            gaps.append(torch.where(value > 0, gap, 0.0))
+        return torch.stack(gaps).amin(0)
 
     def agreement(self, frame: Size, move: Size) -> float:
         """Return the probability that two frames choose the same windows.
@@ -193,20 +197,22 @@ class Anchored(nn.Module):
         sizes = (frame, frame) if isinstance(frame, int) else tuple(frame)
         moves = (move,) * len(sizes) if isinstance(move, int) else tuple(move)
         points = tuple(size - self._needed() + 1 for size in sizes)
-        return agreement(self._lines(sizes), points, moves) ** self.anchors
+        return agreement(self._axes(sizes), points, moves) ** self.anchors
 
     def extra_repr(self) -> str:
         return f"window={self.window}, modulus={self.modulus}, anchors={self.anchors}"
 
-    def _lines(self, frame: Sequence[int]) -> tuple[Line, ...]:
+    def _axes(self, frame: Sequence[int], maps: bool | None = None) -> tuple[Line, ...]:
         dim = len(frame)
         modulus = None if self.modulus is None else per_axis("modulus", self.modulus, dim)
-        return lines(frame, per_axis("window", self.window, dim), modulus)
+        axes = lines(frame, per_axis("window", self.window, dim), modulus)
+        return tiling(axes) if self.maps or maps else axes
 
-    def _tiles(self, frames: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def _tiles(self, frames: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, list[Tensor]]]:
         position, value, _ = next(peaks(self._scores(frames)))
-        axes = tiling(self._lines(frames.shape[2:]))
-        return tiles(axes, residues(axes, position, value))
+        axes = self._axes(frames.shape[2:], maps=True)
+        residue = residues(axes, position, value)
+        return central_corners(axes, residue)[:, None], tiles(axes, residue)
 
     def _needed(self) -> int:
         """Pixels that tell whether a point is a local maximum: the score's, and a neighbour's."""
@@ -233,7 +239,7 @@ class Anchored(nn.Module):
         windows = _crop(frames, corners, per_axis("window", self.window, dim))
         if self.size is not None:
             size = per_axis("size", self.size, dim)
-            windows = F.interpolate(windows, size, mode=LINEAR[dim], antialias=dim == 2)
+            windows = resized(windows, size, antialias=dim == 2)
         batch = calls_of(len(windows), len(frames)) if self.batch is None else self.batch
         return in_batches(self.network, windows, batch)
 

@@ -107,6 +107,12 @@ def residues(axes: Sequence[Line], position: Tensor, value: Tensor) -> Tensor:
     return torch.where(value[..., None] > 0, position % position.new_tensor(modulus), centre)
 
 
+def central_corners(axes: Sequence[Line], residues: Tensor) -> Tensor:
+    """Corners of the windows in the middle of each run, ``(*, dim)``, from residues."""
+    first = [axis.start + axis.count // 2 * axis.modulus for axis in axes]
+    return residues + residues.new_tensor(first)
+
+
 def agreement(axes: Sequence[Line], points: Sequence[int], move: Sequence[int]) -> float:
     """Probability that two frames choose the same windows.
 

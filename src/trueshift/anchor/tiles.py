@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from trueshift.anchor.places import Line, grid, spread
 
-LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 
 
 def tiling(axes: Sequence[Line]) -> tuple[Line, ...]:
@@ -96,8 +96,15 @@ def put_back(
                 f"anchor: maps of labels must have the size of the windows {window}, got shape"
                 f" {tuple(outputs.shape)}. Return scores: those are resized."
             )
-        outputs = F.interpolate(outputs, window, mode=LINEAR[dim], align_corners=False)
-    stacked = outputs.unflatten(0, (count, -1))  # (B, K, C, *window)
+        outputs = resized(outputs, window)
+    stacked = outputs.unflatten(0, (count, len(outputs) // max(count, 1)))  # (B, K, C, *window)
     frame = torch.arange(count, device=index.device).view(-1, *[1] * dim)
     whole = stacked[(frame, index, slice(None), *spread(inside))]  # (B, *spatial, C)
     return whole[..., 0] if plain else whole.movedim(-1, 1).contiguous()
+
+
+def resized(x: Tensor, size: tuple[int, ...], antialias: bool = False) -> Tensor:
+    """Interpolate to ``size``, in float32 at least: torch has no kernels for some other types."""
+    wide = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    wide = F.interpolate(wide, size, mode=_LINEAR[len(size)], antialias=antialias)
+    return (wide if x.dtype.is_floating_point else wide.round()).to(x.dtype)

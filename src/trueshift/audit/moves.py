@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -60,8 +60,8 @@ class Move:
 
     distance: int
     consistency: Estimate
-    bitwise_share: float
-    agreement: float | None
+    bitwise_share: Estimate
+    agreement: Estimate | None
     accuracy: Estimate | None
     image_shares: tuple[float, ...]
     image_accuracies: tuple[float, ...] | None
@@ -110,8 +110,8 @@ class MoveTally:
         return Move(
             distance,
             bootstrap(shares["same"]),
-            float(shares["bits"].mean()),
-            None if windows is None else float(windows.mean()),
+            bootstrap(shares["bits"]),
+            None if windows is None else bootstrap(windows),
             None if right is None else bootstrap(right),
             tuple(shares["same"].tolist()),
             None if right is None else tuple(right.tolist()),
@@ -126,3 +126,17 @@ def difference(a: Move, b: Move, what: str = "image_shares") -> Estimate | None:
         if mine is None or theirs is None
         else bootstrap(torch.tensor(theirs) - torch.tensor(mine))
     )
+
+
+def differences(a: Mapping[str, Move], b: Mapping[str, Move]) -> dict[str, dict[str, Estimate]]:
+    """Estimate by how much ``b`` exceeds ``a`` in what was measured of both, move by move."""
+    columns = {"consistency": "image_shares", "accuracy": "image_accuracies"}
+    gains = {
+        name: {what: difference(a[name], b[name], column) for what, column in columns.items()}
+        for name in a
+        if name in b
+    }
+    return {
+        name: {what: gain for what, gain in by_measure.items() if gain is not None}
+        for name, by_measure in gains.items()
+    }

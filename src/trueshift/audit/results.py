@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from trueshift.audit.layers import LayerError
 from trueshift.audit.margins import Choice, Margin
-from trueshift.audit.moves import Move
+from trueshift.audit.moves import Move, differences
 from trueshift.audit.selection import Selection
 from trueshift.audit.shifting import BOTH, Offsets, Wraps
 
@@ -90,6 +91,11 @@ class Measurement:
     def only_rounds(self) -> bool:
         """Whether outputs of shifted images differ by no more than rounding in float32."""
         return self.largest_change <= BREAKS * self.output_scale
+
+    def moves_by_name(self) -> dict[str, Move]:
+        """Return :attr:`neighbours` as "all nine" and :attr:`moves` as "1 px", "2 px", ..."""
+        near = {} if self.neighbours is None else {"all nine": self.neighbours}
+        return near | {f"{move.distance} px": move for move in self.moves}
 
     def heat_map(self) -> tuple[list[int], list[int], Tensor]:
         """Return the rows dy, the columns dx and the shares ``(rows, columns)``.
@@ -236,7 +242,8 @@ class AuditResult:
 
         Args:
             path: File to write.
-            other: The audit of a second network; it is under the key ``against``.
+            other: The audit of a second network, under the key ``against``; by how much it does
+                better on frames that move is under ``differences``.
         """
         path = Path(path)
         if not path.parent.is_dir():
@@ -244,6 +251,10 @@ class AuditResult:
         numbers = self.to_dict()
         if other is not None:
             numbers["against"] = other.to_dict()
+            for a, b in itertools.product(self.measurements, other.measurements):
+                if a.kind == b.kind == "standard":
+                    gains = differences(a.moves_by_name(), b.moves_by_name())
+                    numbers["differences"] = _plain(gains)
         path.write_text(json.dumps(numbers, indent=1, allow_nan=False) + "\n")
         return path
 
@@ -265,6 +276,8 @@ def _plain(value: Any) -> Any:
     """Turn dataclasses and tuples into what JSON has; JSON has no infinity."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):

@@ -93,7 +93,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="compare the centre of every frame with a window that the content chooses"
         " (trueshift.anchor), for --kind standard",
     )
-    add("--anchors", type=int, default=1, metavar="K", help="windows to average over (default: 1)")
+    add("--anchors", type=int, metavar="K", help="windows to average over (default: 1)")
     add(
         "--wraps",
         choices=WRAPS,
@@ -126,8 +126,8 @@ def run(args: argparse.Namespace) -> int:
     _frame(args, loaded)
     data = _images(args, loaded)
     second = None
-    if args.anchor:
-        loaded, second = _anchored(args, loaded, None), _anchored(args, loaded, args.anchors)
+    if args.anchor is not None:
+        loaded, second = (_anchored(args, loaded, centre) for centre in (True, False))
     elif args.against:
         loaded, second = _named(args, loaded, load_network(args.against, args.against_weights))
     try:
@@ -169,12 +169,14 @@ def _check(args: argparse.Namespace) -> None:
         raise ValueError(f"--fail-under must be a fraction from 0 to 1, got {args.fail_under}.")
     check_conversion(args)
     args.wraps = args.wraps or CYLINDERS.get(args.padding)  # for both networks
-    if sum(map(bool, (args.convert, args.against, args.anchor))) > 1:
+    if sum(one is not None for one in (args.convert, args.against, args.anchor)) > 1:
         raise ValueError(
             "--convert, --against and --anchor each name a second network. Pass only one of them."
         )
-    if args.anchor and args.kind != "standard":
+    if args.anchor is not None and args.kind != "standard":
         raise ValueError("--anchor is for frames that move: pass --kind standard.")
+    if args.anchor is None and args.anchors is not None:
+        raise ValueError("--anchors is a number of windows: pass their size with --anchor PX.")
     if args.against_weights and not args.against:
         raise ValueError("--against-weights needs --against NETWORK.")
     for path in (args.html, args.json):
@@ -214,17 +216,18 @@ def _audit(args: argparse.Namespace, loaded: Loaded, data: _Data, examples: Any 
 def _frame(args: argparse.Namespace, loaded: Loaded) -> None:
     """Choose sizes of standard shifts: pictures in which a frame can move by 32 pixels."""
     if args.kind == "standard" and args.size is None and loaded.size is not None:
-        inside = args.anchor + ROOM if args.anchor else loaded.size
+        inside = loaded.size if args.anchor is None else args.anchor + ROOM
         args.window = args.window or inside
         args.size = args.window + 2 * max(DISTANCES)
 
 
-def _anchored(args: argparse.Namespace, loaded: Loaded, anchors: int | None) -> Loaded:
-    """Let the network see anchored windows of a frame or, with None, its centre."""
+def _anchored(args: argparse.Namespace, loaded: Loaded, centre: bool) -> Loaded:
+    """Let the network see anchored windows of a frame or, to compare with, its centre."""
     size = loaded.size if loaded.size not in (None, args.anchor) else None
     flat = lambda frames: torch.zeros_like(frames[:, 0])  # noqa: E731  # keeps the centre
-    score, name = (flat, "centre") if anchors is None else (None, f"anchored x {anchors}")
-    model = anchor(loaded.model, args.anchor, size=size, anchors=anchors or 1, score=score)
+    anchors = 1 if centre or args.anchors is None else args.anchors
+    score, name = (flat, "centre") if centre else (None, f"anchored x {anchors}")
+    model = anchor(loaded.model, args.anchor, size=size, anchors=anchors, score=score)
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, {name}")
 
 

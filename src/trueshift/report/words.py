@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from trueshift.audit.moves import Estimate, Move, difference
+from trueshift.audit.moves import Estimate, Move, difference, differences
 from trueshift.audit.results import BREAKS, AuditResult, Measurement
 from trueshift.audit.selection import LayerSelection, Outcome, Selection
 
@@ -157,7 +157,7 @@ def move_table(results: Sequence[AuditResult]) -> list[tuple[str, list[MoveRow]]
 
     Numbers come with their interval; where there is none, it is empty.
     """
-    columns = [_moves_by_name(m) for one in results for m in one.measurements if m.moves]
+    columns = [m.moves_by_name() for one in results for m in one.measurements if m.moves]
     shared = [name for name in (columns or [{}])[0] if all(name in column for column in columns)]
     pixels = any(one.task == "segmentation" for one in results)
     measures = (
@@ -181,16 +181,11 @@ def move_table(results: Sequence[AuditResult]) -> list[tuple[str, list[MoveRow]]
     return table
 
 
-def _moves_by_name(m: Measurement) -> dict[str, Move]:
-    near = {} if m.neighbours is None else {"all nine": m.neighbours}
-    return near | {f"{move.distance} px": move for move in m.moves}
-
-
-def _cell(value: Estimate | float | None) -> tuple[str, str]:
-    if isinstance(value, Estimate):
-        low, high = (percent(end).removesuffix(" %") for end in (value.low, value.high))
-        return percent(value.mean), f"{low} to {high}"
-    return ("\N{EN DASH}" if value is None else percent(value)), ""
+def _cell(value: Estimate | None) -> tuple[str, str]:
+    if value is None:
+        return "\N{EN DASH}", ""
+    low, high = (percent(end).removesuffix(" %") for end in (value.low, value.high))
+    return percent(value.mean), f"{low} to {high}"
 
 
 def _gain(gain: Estimate | None) -> tuple[str, str]:
@@ -209,22 +204,12 @@ def short_names(results: Sequence[AuditResult]) -> list[str]:
 
 def difference_rows(first: AuditResult, second: AuditResult) -> list[tuple[str, str]]:
     """Return by how much the second network is better on the same pictures, as (name, value)."""
-    rows = []
+    rows, words = [], {"consistency": "unchanged", "accuracy": "accuracy"}
     for a, b in zip(first.measurements, second.measurements, strict=True):
-        pairs = {f"moved by {move.distance} px": (move, other) for move, other in _paired(a, b)}
-        if a.neighbours is not None and b.neighbours is not None:
-            pairs = {"all nine frames": (a.neighbours, b.neighbours), **pairs}
-        for name, (mine, theirs) in pairs.items():
-            for what, word in (("image_shares", "unchanged"), ("image_accuracies", "accuracy")):
-                points = difference(mine, theirs, what)
-                if points is not None:
-                    rows.append((f"{name[0].upper()}{name[1:]}, {word}", _points(points)))
+        for name, gains in differences(a.moves_by_name(), b.moves_by_name()).items():
+            frames = "All nine frames" if name == "all nine" else f"Moved by {name}"
+            rows += [(f"{frames}, {words[what]}", _points(gain)) for what, gain in gains.items()]
     return rows
-
-
-def _paired(a: Measurement, b: Measurement) -> list[tuple[Move, Move]]:
-    others = {move.distance: move for move in b.moves}
-    return [(move, others[move.distance]) for move in a.moves if move.distance in others]
 
 
 def _points(difference: Estimate) -> str:
@@ -233,14 +218,17 @@ def _points(difference: Estimate) -> str:
 
 
 def _move(move: Move) -> str:
-    c = move.consistency
-    words = [f"{percent(c.mean)} unchanged ({percent(c.low)} to {percent(c.high)})"]
-    words.append(f"same bits {percent(move.bitwise_share)}")
-    if move.agreement is not None:
-        words.append(f"same windows {percent(move.agreement)}")
-    if move.accuracy is not None:
-        words.append(f"accuracy {percent(move.accuracy.mean)}")
-    return ", ".join(words)
+    shares = {
+        "unchanged": move.consistency,
+        "same bits": move.bitwise_share,
+        "same windows": move.agreement,
+        "accuracy": move.accuracy,
+    }
+    return ", ".join(
+        f"{word} {percent(share.mean)} ({percent(share.low)} to {percent(share.high)})"
+        for word, share in shares.items()
+        if share is not None
+    )
 
 
 def summary_lines(result: AuditResult) -> list[str]:
