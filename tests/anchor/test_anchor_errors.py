@@ -99,3 +99,9 @@ def test_networks_must_be_callable_with_one_input():
 
     with pytest.raises(ValueError, match=r"one input, got 2: a, b\. Pass a function"):
         ts.anchor(Session(), 20)
+
+
+def test_frames_as_large_as_the_window_leave_no_choice():
+    anchored = ts.anchor(lambda x: x.mean((1, 2, 3)), 20)
+    with pytest.warns(UserWarning, match="leave no choice of a window of 20. Pass larger frames"):
+        anchored(torch.rand(1, 3, 20, 20))

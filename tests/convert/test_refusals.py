@@ -6,6 +6,7 @@ from networks import trained
 from torch import nn
 from torch.nn import functional as F
 
+from trueshift import models
 from trueshift.convert import ConversionError, convert, plan, register_rule
 from trueshift.layers.spec import Sampling
 from trueshift.shifts import circular_shift
@@ -190,6 +191,31 @@ def _double(module, args):
     return (2 * args[0],)
 
 
+def test_a_hook_of_the_whole_network_is_not_lost():
+    net = nn.Sequential(nn.Conv2d(3, 4, 3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    net.register_forward_hook(lambda module, args, output: output.softmax(1))
+    with pytest.raises(ValueError, match=r"forward hooks.* nn.Sequential\(model\)"):
+        convert(net, "aps", X)
+    new = convert(nn.Sequential(net), "aps", X)
+    assert torch.allclose(new(X).sum(1), torch.ones(len(X)))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: convert(nn.Conv2d(3, 4, 3, 2, 1), "aps", X), "converted already"),
+        (lambda: models.unet(Sampling("aps"), num_classes=2), r"models\.resample"),
+        (lambda: torch.jit.trace(nn.Conv2d(3, 4, 3), X), "Convert the original, then compile"),
+        (lambda: torch.compile(nn.Conv2d(3, 4, 3)), "Convert the original, then compile"),
+        (lambda: nn.DataParallel(nn.Conv2d(3, 4, 3)), r"Convert model\.module"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_networks_that_are_something_else_already(model, message):
+    with pytest.raises(ValueError, match=message):
+        convert(model(), "aps", X)
+
+
 def test_parametrized_weights_are_used():
     conv = nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3, 2, 1))
     new = convert(nn.Sequential(conv), "lps", X)
@@ -209,6 +235,8 @@ def test_arguments():
         convert(net, Sampling("aps", padding_mode="zeros"), X)
     with pytest.raises(TypeError, match=r"must be an nn\.Module"):
         convert(F.relu, "aps", X)
+    with pytest.raises(TypeError, match=r"type Tensor. Call convert\(model, spec, example_input"):
+        convert(net, X, "aps")
     with pytest.raises(ValueError, match="holds no map"):
         convert(nn.Linear(3, 4), "aps", torch.zeros(2, 3))
 

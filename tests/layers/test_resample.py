@@ -457,3 +457,9 @@ def test_a_cropped_batch_goes_up_alike_in_parts(antialias):
         expected = up(y, phase, output_size=(8, 11))
         with limits(chunk=2 * y[0].numel()):
             assert torch.equal(up(y, phase, output_size=(8, 11)), expected)
+
+
+@pytest.mark.parametrize("build", [ts.LPD, ts.APS, ts.LPU])
+def test_strides_fit_the_axes_from_the_start(build):
+    with pytest.raises(ValueError, match=rf"{build.__name__}: stride .* 3 entries for 2 spatial"):
+        build(4, stride=(2, 2, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -206,6 +207,12 @@ class Anchored(nn.Module):
         dim = len(frame)
         modulus = None if self.modulus is None else per_axis("modulus", self.modulus, dim)
         axes = lines(frame, per_axis("window", self.window, dim), modulus)
+        if all(axis.frame == axis.window for axis in axes):
+            warnings.warn(
+                f"anchor: frames of {tuple(frame)} leave no choice of a window of {self.window}."
+                " Pass larger frames, or a smaller window with size=.",
+                stacklevel=2,
+            )
         return tiling(axes) if self.maps or maps else axes
 
     def _tiles(self, frames: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, list[Tensor]]]:

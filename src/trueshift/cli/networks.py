@@ -148,7 +148,13 @@ def _factory(path: str, attribute: str, name: str) -> Loaded:
     if not hasattr(module, attribute):
         raise ValueError(f"{name}: {path} has no {attribute}.")
     given = getattr(module, attribute)
-    model = given if isinstance(given, nn.Module) else given()
+    model = given
+    if callable(given) and not isinstance(given, nn.Module):
+        try:
+            model = given()
+        except Exception as error:  # the user's code may raise anything
+            kind = type(error).__name__
+            raise ValueError(f"{name}: calling {attribute}() raised {kind}: {error}") from error
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
     return Loaded(model, name, _channels(model))

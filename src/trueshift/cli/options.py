@@ -16,6 +16,14 @@ from trueshift.layers.spec import SELECT_FROM
 CYLINDERS = {"keep,circular": "horizontal", "circular,keep": "vertical"}  # and what wraps
 
 
+def positive(text: str) -> int:
+    """Read a number that must be at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {text}")
+    return number
+
+
 def add_images(
     parser: argparse._ActionsContainer, num: str, default: int | None, size: str
 ) -> None:
@@ -31,12 +39,17 @@ def add_images(
     add("--images", type=Path, metavar="DIR", help="folder of images (default: built-in pictures)")
     add(
         "--num-images",
-        type=int,
+        type=positive,
         default=default,
         metavar="N",
         help=f"how many images (default: {num})",
     )
-    add("--size", type=int, metavar="PX", help=f"resize and crop images to PX (default: {size})")
+    add(
+        "--size",
+        type=positive,
+        metavar="PX",
+        help=f"resize and crop images to PX (default: {size})",
+    )
     add("--mean", type=float, nargs="+", metavar="M", help="mean of each channel, to subtract")
     add(
         "--std",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from trueshift._validate import check_choice
@@ -41,6 +42,32 @@ __all__ = [
 COUNTING = ("refuse", "canonical")
 PADDING = ("circular", "seam", "keep")
 AXIS_PADDING = ("circular", "keep")
+
+
+# What cannot be traced, or would be lost: when, and what to do instead.
+_UNSUITABLE: tuple[tuple[Callable[[nn.Module], bool], str], ...] = (
+    (
+        lambda model: isinstance(model, Converted),
+        "the model is converted already. Convert the original again.",
+    ),
+    (
+        lambda model: isinstance(getattr(model, "spec", None), Sampling),
+        "the model samples by a Sampling already. Use trueshift.models.resample(model, spec).",
+    ),
+    (
+        lambda model: isinstance(model, torch.jit.ScriptModule) or hasattr(model, "_orig_mod"),
+        "the model is scripted or compiled. Convert the original, then compile the copy.",
+    ),
+    (
+        lambda model: isinstance(model, nn.DataParallel | DistributedDataParallel),
+        "the model is wrapped for several devices. Convert model.module, then wrap the copy.",
+    ),
+    (
+        lambda model: bool(model._forward_hooks or model._forward_pre_hooks),
+        "the model has forward hooks, which would be lost. Remove them, or convert"
+        " nn.Sequential(model): hooks of submodules become part of the copy.",
+    ),
+)
 
 
 def convert(
@@ -214,7 +241,10 @@ def _as_spec(spec: Sampling | str) -> Sampling:
     if isinstance(spec, str):
         spec = Sampling(spec)
     if not isinstance(spec, Sampling):
-        raise TypeError(f"convert: spec must be a Sampling or a method's name, got {spec!r}.")
+        raise TypeError(
+            "convert: spec must be a Sampling or a method's name, got an object of type"
+            f" {type(spec).__name__}. Call convert(model, spec, example_input)."
+        )
     return spec
 
 
@@ -238,5 +268,8 @@ def _check(model: nn.Module, spec: Sampling, padding: Padding) -> None:
         )
     if not isinstance(model, nn.Module):
         raise TypeError(f"convert: model must be an nn.Module, got {type(model).__name__}.")
+    for applies, problem in _UNSUITABLE:
+        if applies(model):
+            raise ValueError(f"convert: {problem}")
     if hasattr(model, PREFIX):
         raise ValueError(f"convert: the model has an attribute {PREFIX!r} already. Rename it.")

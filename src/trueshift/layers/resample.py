@@ -20,6 +20,7 @@ from trueshift._validate import (
     check_output_size,
     check_phase,
     check_stride,
+    stride_per_axis,
 )
 from trueshift.functional import keep_phase, place_phase
 from trueshift.layers.filters import build_filter
@@ -245,6 +246,7 @@ class LPD(PolyphaseDown):
         train_rule: str = "gumbel",
         test_rule: str = "argmax",
     ) -> None:
+        stride_per_axis("LPD", stride, dim)
         selector = ConvSelector(
             channels,
             hidden_channels,
@@ -292,6 +294,7 @@ class APS(PolyphaseDown):
         groups: int = 8,
         score_filtered: bool = True,
     ) -> None:
+        stride_per_axis("APS", stride, dim)
         blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
         super().__init__(
             NormSelector(p),
@@ -330,6 +333,7 @@ class LPU(PolyphaseUp):
         dim: int = 2,
         groups: int = 8,
     ) -> None:
+        stride_per_axis("LPU", stride, dim)
         blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
         super().__init__(stride, blur)
 
