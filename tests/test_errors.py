@@ -41,7 +41,7 @@ def raises(error, text):
         ("polyphase_up", lambda stride: f.polyphase_up(X, HARD, stride)),
         ("PolyphaseDown", lambda stride: ts.PolyphaseDown(ts.FixedSelector(), stride)),
         ("PolyphaseUp", lambda stride: ts.PolyphaseUp(stride)),
-        ("PolyphaseDown", lambda stride: ts.LPD(8, stride=stride)),
+        ("LPD", lambda stride: ts.LPD(8, stride=stride)),
     ],
 )
 def test_stride(name, call, stride, error):
