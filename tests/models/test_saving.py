@@ -127,6 +127,12 @@ def test_summary_names_every_place():
     assert f"{sum(s.parameters for s in sites):,} parameters for sampling" in text
     plain = ts.summary(ts.models.resnet18(ts.Sampling("stride"), stem="cifar"))
     assert {s.kind for s in plain} == {"stride"}
+    layers = torch.nn.MaxPool2d(2), torch.nn.AvgPool1d((1,)), torch.nn.AvgPool3d(3, (1, 2, 2))
+    pools = ts.summary(torch.nn.Sequential(*layers))
+    assert [(s.name, s.kind, s.stride) for s in pools] == [
+        ("0", "stride", 2),
+        ("2", "stride", (1, 2, 2)),
+    ]
 
 
 SMALL = {

@@ -18,7 +18,7 @@ class Site:
     Attributes:
         name: Where in the network.
         kind: ``"down"``, ``"follow"`` (down by the phase of another place), ``"up"``,
-            ``"origin"`` (where positions are counted from), or ``"stride"`` (a convolution that
+            ``"origin"`` (where positions are counted from), or ``"stride"`` (an operation that
             strides by itself).
         method: ``"lps"``, ``"aps"``, ``"stride"``, or empty where no choice is made.
         stride: Sampling factor.
@@ -55,7 +55,7 @@ def summary(model: nn.Module) -> Summary:
     """List every down- and up-sampling place of a network.
 
     Args:
-        model: Any network that holds trueshift's layers, or strided convolutions.
+        model: Any network that holds trueshift's layers, or strided convolutions and pooling.
 
     Returns:
         A list of :class:`Site` that prints as a table.
@@ -71,6 +71,13 @@ def summary(model: nn.Module) -> Summary:
     )
 
 
+_STRIDED = (
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d),
+    *(nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d),
+)
+
+
 def _site(name: str, module: nn.Module) -> Site | None:
     selector = getattr(module, "selector", None)
     names: dict[type, str] = {selects: method for method, selects in METHODS.items()}
@@ -81,9 +88,12 @@ def _site(name: str, module: nn.Module) -> Site | None:
         return _layer_site(name, "up", "", module)
     if method:
         return Site(name, "origin", method, 1, None, None, None, 0)
-    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) and max(module.stride) > 1:
-        stride = module.stride if len(set(module.stride)) > 1 else module.stride[0]
-        return Site(name, "stride", "stride", stride, None, module.in_channels, None, 0)
+    if isinstance(module, _STRIDED):
+        steps = module.stride if isinstance(module.stride, tuple) else (module.stride,)
+        stride = steps if len(set(steps)) > 1 else steps[0]
+        if max(steps) > 1:
+            channels = getattr(module, "in_channels", None)
+            return Site(name, "stride", "stride", stride, None, channels, None, 0)
     return None
 
 
