@@ -579,6 +579,24 @@ def test_float64_survives_float():
     assert new.bfloat16()(X.bfloat16()).dtype == torch.float32
 
 
+class Pixels(nn.Module):
+    """Takes pixels as cameras give them."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, 2, 1)
+
+    def forward(self, x):
+        return self.conv(x.float() / 255).relu().mean((2, 3))
+
+
+def test_pixels_of_8_bits():
+    x = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8)
+    new = convert(Pixels().eval(), "aps", x)  # verifies in float64
+    assert torch.equal(new(x), new(x.roll((3, 5), (2, 3))))
+    assert new(x).dtype == torch.float32
+
+
 class OnlyFloat32(nn.Module):
     """Mixes channels by numbers in float32."""
 

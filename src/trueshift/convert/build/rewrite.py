@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import fx, nn
@@ -293,10 +293,13 @@ class Rewriter:
 
     def _copied(self, node: fx.Node) -> fx.Node:
         if node.op == "call_method" and node.target == "float":  # which float64 survives
-            x = self._input(node)
-            own = self.graph.call_function(getattr, (x, "dtype"))
-            wider = self.graph.call_function(torch.promote_types, (own, torch.float32))
-            return self.graph.call_method("to", (x, wider))
+            x, dtype = self._input(node), cast(Any, torch.float32)
+            weights = self.traced.root.named_parameters()
+            first = [name for name, weight in weights if weight.is_floating_point()][:1]
+            for tensor in (x, *map(self.graph.get_attr, first)):
+                own = self.graph.call_function(getattr, (tensor, "dtype"))
+                dtype = self.graph.call_function(torch.promote_types, (own, dtype))
+            return self.graph.call_method("to", (x, dtype))
         return self.graph.node_copy(node, lambda n: self.env[n.name])
 
     def _with(self, node: fx.Node, name: str, new: Any) -> fx.Node:
