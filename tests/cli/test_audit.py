@@ -47,6 +47,7 @@ def factories(tmp_path, monkeypatch):
         "ready = Corner()\n"
         "wrong = dict\n"
         "def needy(width): ...\n"
+        "number = 3\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield
@@ -228,7 +229,8 @@ def test_torchvision_and_timm_with_weights(tmp_path, capsys):
         (["no_such_module:build"], ImportError, "cannot import no_such_module"),
         (["my_nets:nothing"], ValueError, "my_nets has no nothing"),
         (["my_nets:wrong"], ValueError, "must return a torch.nn.Module, got dict"),
-        (["my_nets:needy"], ValueError, r"calling needy\(\) raised TypeError: .*missing"),
+        (["my_nets:needy"], ValueError, r"needy needs arguments \(width\)"),
+        (["my_nets:number"], ValueError, "must return a torch.nn.Module, got int"),
         (["my_nets:build", "--images", "nowhere"], FileNotFoundError, "nowhere is not a folder"),
         (["my_nets:build", "--fail-under", "99"], ValueError, r"a fraction from 0 to 1, got 99"),
         (["my_nets:build", "--shifts", "-3"], ValueError, "--shifts must be a number or all"),

@@ -148,16 +148,27 @@ def _factory(path: str, attribute: str, name: str) -> Loaded:
     if not hasattr(module, attribute):
         raise ValueError(f"{name}: {path} has no {attribute}.")
     given = getattr(module, attribute)
-    model = given
-    if callable(given) and not isinstance(given, nn.Module):
-        try:
-            model = given()
-        except Exception as error:  # the user's code may raise anything
-            kind = type(error).__name__
-            raise ValueError(f"{name}: calling {attribute}() raised {kind}: {error}") from error
+    needed = _required(given)
+    if needed:
+        raise ValueError(
+            f"{name}: {attribute} needs arguments ({', '.join(needed)}). Name a function without any."
+        )
+    model = given() if callable(given) and not isinstance(given, nn.Module) else given
     if not isinstance(model, nn.Module):
         raise ValueError(f"{name} must return a torch.nn.Module, got {type(model).__name__}.")
     return Loaded(model, name, _channels(model))
+
+
+def _required(factory: Any) -> list[str]:
+    """Return the names of the arguments that a function cannot do without."""
+    if isinstance(factory, nn.Module) or not callable(factory):
+        return []
+    try:
+        known = inspect.signature(factory).parameters.values()
+    except ValueError:  # some built-in ones do not say
+        return []
+    stars = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [p.name for p in known if p.default is p.empty and p.kind not in stars]
 
 
 def _channels(model: nn.Module) -> int | None:
