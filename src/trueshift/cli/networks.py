@@ -151,7 +151,8 @@ def _factory(path: str, attribute: str, name: str) -> Loaded:
     needed = _required(given)
     if needed:
         raise ValueError(
-            f"{name}: {attribute} needs arguments ({', '.join(needed)}). Name a function without any."
+            f"{name}: {attribute} needs arguments ({', '.join(needed)}). Name a function without"
+            " any."
         )
     model = given() if callable(given) and not isinstance(given, nn.Module) else given
     if not isinstance(model, nn.Module):
