@@ -48,6 +48,7 @@ def factories(tmp_path, monkeypatch):
         "wrong = dict\n"
         "def needy(width): ...\n"
         "number = 3\n"
+        "flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 16 * 16, 2))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     yield
@@ -230,6 +231,11 @@ def test_torchvision_and_timm_with_weights(tmp_path, capsys):
         (["my_nets:nothing"], ValueError, "my_nets has no nothing"),
         (["my_nets:wrong"], ValueError, "must return a torch.nn.Module, got dict"),
         (["my_nets:needy"], ValueError, r"needy needs arguments \(width\)"),
+        (
+            ["my_nets:flat", "--convert", "aps", "--size", "16"],
+            ValueError,
+            "pass --positions canonical: .* Or pass --padding seam",
+        ),
         (["my_nets:number"], ValueError, "must return a torch.nn.Module, got int"),
         (["my_nets:build", "--images", "nowhere"], FileNotFoundError, "nowhere is not a folder"),
         (["my_nets:build", "--fail-under", "99"], ValueError, r"a fraction from 0 to 1, got 99"),

@@ -139,19 +139,33 @@ def check_conversion(args: argparse.Namespace) -> None:
         raise ValueError("--convert stride is shift-invariant only with --padding seam: pass both.")
 
 
+# What the advice of a refused conversion is called on the command line.
+_OPTIONS = {
+    "flatten='canonical'": "--positions canonical",
+    "positions='canonical'": "--positions canonical",
+    "padding='seam'": "--padding seam",
+}
+
+
 def converted(args: argparse.Namespace, loaded: Loaded, example: Tensor) -> Loaded:
     """Return the network that the options ask for."""
-    from trueshift.convert import convert
+    from trueshift.convert import ConversionError, convert
 
     given = args.padding or "circular"
     padding = tuple(given.split(",")) if given in CYLINDERS else given
-    model = convert(
-        loaded.model,
-        args.convert,
-        example,
-        select_from=args.select_from,
-        positions=args.positions or "refuse",
-        padding=padding,
-    )
+    try:
+        model = convert(
+            loaded.model,
+            args.convert,
+            example,
+            select_from=args.select_from,
+            positions=args.positions or "refuse",
+            padding=padding,
+        )
+    except ConversionError as error:  # its advice is for Python
+        advice = str(error)
+        for argument, option in _OPTIONS.items():
+            advice = advice.replace(argument, option)
+        raise ValueError(advice) from error
     how = args.convert if given == "circular" else f"{args.convert}, {given}"
     return loaded._replace(model=model.eval(), name=f"{loaded.name}, converted ({how})")
