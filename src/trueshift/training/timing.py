@@ -44,9 +44,7 @@ class BatchTimes:
         return output
 
     def _weigh(self, network: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-        if (
-            torch._C._autograd._profiler_enabled()
-        ):  # another profiler runs, and there can be only one
+        if torch._C._autograd._profiler_enabled():  # there can be only one
             return network(images)
         outputs: list[Tensor] = []
         self.peak_mib = peak_mib(lambda: outputs.append(network(images)))
