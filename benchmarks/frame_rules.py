@@ -13,6 +13,7 @@ have been measured.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -36,11 +37,19 @@ from benchmarks.frames import (
 )
 from trueshift.anchor import DifferenceOfGaussians
 from trueshift.anchor.places import lines, residues
-from trueshift.anchor.score import inner, is_peak, smooth
+from trueshift.anchor.score import inner, is_peak
 
 Score = Callable[[Tensor], Tensor]
 Windows = np.ndarray  # (33, 33, 2): where in the scene the window of each frame lies
 KEYS = ("top1", "move1", "move4", "move16", "neighbours", "crops")
+
+
+def smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
+    """Add pixels ``distance`` apart along every axis of ``(B, *spatial)``, for each distance."""
+    for axis, distance in itertools.product(range(1, x.ndim), distances):
+        length = x.shape[axis] - distance
+        x = x.narrow(axis, 0, length) + x.narrow(axis, distance, length)
+    return x
 
 
 def coarse(frames: Tensor) -> Tensor:

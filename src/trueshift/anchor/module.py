@@ -24,7 +24,7 @@ from trueshift.anchor.places import (
     residues,
     spread,
 )
-from trueshift.anchor.score import DifferenceOfGaussians, peaks
+from trueshift.anchor.score import DifferenceOfGaussians, ordered, peaks
 from trueshift.anchor.tiles import put_back, resized, tiles, tiling
 from trueshift.functional import order_free_mean
 
@@ -125,14 +125,13 @@ class Anchored(nn.Module):
 
     def corners(self, frames: Tensor) -> Tensor:
         """Return the corners of the windows in each frame, int64 ``(B, K, dim)``."""
-        positions, values = list[Tensor](), list[Tensor]()
-        for position, value, _ in peaks(self._scores(frames), self.anchors):
-            # A frame with fewer points than windows sees that of the strongest again.
-            again = torch.where(value[:, None] > 0, position, positions[0]) if positions else None
-            positions.append(position if again is None else again)
-            values.append(value)
+        score, found = self._scores(frames), list[Tensor]()
         axes = self._axes(frames.shape[2:])
-        return central_corners(axes, residues(axes, torch.stack(positions, 1), values[0][:, None]))
+        for position, value, _ in peaks(score, self.anchors):
+            residue = residues(axes, position, value)
+            # A frame with fewer points than windows sees that of the strongest again.
+            found.append(torch.where(value[:, None] > 0, residue, found[0]) if found else residue)
+        return central_corners(axes, torch.stack(found, 1))
 
     def tiles(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what a map is assembled from.
@@ -172,7 +171,7 @@ class Anchored(nn.Module):
             less than half of that share of the strongest; several windows also need a modulus of at
             least 13, the distance between their points.
         """
-        score, gaps, strongest = self._scores(frames), list[Tensor](), None
+        score, gaps, strongest = ordered(self._scores(frames)), list[Tensor](), None
         axes = self._axes(frames.shape[2:])
         for position, value, left in peaks(score, self.anchors):
             strongest = value if strongest is None else strongest

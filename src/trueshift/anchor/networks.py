@@ -105,7 +105,7 @@ def in_batches(network: Callable[[Tensor], Any], x: Tensor, batch: int | None) -
     Every call has the same shape, so that rounding does not depend on ``N``: the last one is filled
     up with copies of its first row.
     """
-    if batch is None or len(x) == 0:
+    if batch is None or len(x) in (0, batch):
         return _checked(network(x), len(x))
     results = []
     for part in x.split(batch):

@@ -102,9 +102,14 @@ def lines(
 
 def residues(axes: Sequence[Line], position: Tensor, value: Tensor) -> Tensor:
     """Residues of points ``(*, dim)``; where no point is above zero, those of central windows."""
-    modulus, middle = ([getattr(a, n) for a in axes] for n in ("modulus", "middle"))
-    centre = position.new_tensor(middle)
-    return torch.where(value[..., None] > 0, position % position.new_tensor(modulus), centre)
+    centre = [axis.middle for axis in axes]
+    rows = [  # in Python: quicker than tensors so small
+        [at % axis.modulus for at, axis in zip(place, axes, strict=True)] if most > 0 else centre
+        for place, most in zip(
+            position.flatten(0, -2).tolist(), value.flatten().tolist(), strict=True
+        )
+    ]
+    return position.new_tensor(rows).view(position.shape)
 
 
 def central_corners(axes: Sequence[Line], residues: Tensor) -> Tensor:

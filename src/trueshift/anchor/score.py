@@ -8,7 +8,8 @@ the same pixels at every position, so a shifted frame has the shifted score, bit
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ _WIDER = (4,)  # 4 more, weights 1 2 3 4 4 4 4 4 3 2 1: a standard deviation of 
 class DifferenceOfGaussians(nn.Module):
     """How much a point stands out: |Gaussian of 1.6 px - Gaussian of 2.5 px| of the summed colours.
 
-    Both filters are cascades of two-point averages along each axis, as the module's text explains.
+    Both filters are cascades of two-point sums along each axis, as the module's text explains: with
+    ``dim`` axes, scores are ``32 ** dim`` times those of filters that keep the mean.
 
     Shape:
         Frames ``(B, C, *spatial)`` to scores ``(B, *spatial - 10)``: only points whose support
@@ -37,31 +39,32 @@ class DifferenceOfGaussians(nn.Module):
     def forward(self, frames: Tensor) -> Tensor:
         if not frames.dtype.is_floating_point or frames.element_size() < 4:
             frames = frames.float()
-        scores = [self._one(frame) for frame in frames.split(1)]  # one stays in the cache
-        return torch.cat(scores) if len(scores) > 1 else scores[0]
+        if len(frames) == 1:
+            return self._one(frames[0])[None]
+        scores = frames.new_empty(len(frames), *[n - self.support + 1 for n in frames.shape[2:]])
+        for score, frame in zip(scores, frames, strict=True):  # one stays in the cache
+            score.copy_(self._one(frame))
+        return scores
 
-    def _one(self, frames: Tensor) -> Tensor:
-        grey = frames[:, 0]
-        for channel in range(1, frames.shape[1]):
-            grey = grey + frames[:, channel]
-        narrow = smooth(grey, _NARROW)
-        wide = smooth(narrow, _WIDER)
-        border = sum(_WIDER) // 2
-        for axis in range(1, narrow.ndim):
-            narrow = narrow.narrow(axis, border, wide.shape[axis])
-        dim = frames.ndim - 2
-        # Products with powers of two are exact, so that it does not matter when they are taken.
-        wide.sub_(narrow, alpha=2 ** (len(_WIDER) * dim))
-        return wide.abs_().mul_(0.5 ** (len(_NARROW + _WIDER) * dim))
+    def _one(self, frame: Tensor) -> Tensor:
+        grey, *others = frame.unbind()
+        for channel in others:
+            grey = grey + channel
+        grey = grey.contiguous()
+        # Axes as steps in one long line: sums of neighbours are then sums of contiguous memory.
+        # What runs over the end of a row belongs to no point and is left out below.
+        narrow = _smooth(grey.view(-1), grey.stride(), _NARROW)
+        wide = _smooth(narrow, grey.stride(), _WIDER)
+        first = sum(_WIDER) // 2 * sum(grey.stride())  # the middle of the first wide filter
+        wide.sub_(narrow[first : first + len(wide)], alpha=2 ** (len(_WIDER) * grey.ndim)).abs_()
+        return wide.as_strided([n - self.support + 1 for n in grey.shape], grey.stride())
 
 
-def smooth(x: Tensor, distances: tuple[int, ...]) -> Tensor:
-    """Add pixels ``distance`` apart along every axis, once for each distance."""
-    for axis in range(1, x.ndim):
-        for distance in distances:
-            length = x.shape[axis] - distance
-            x = x.narrow(axis, 0, length) + x.narrow(axis, distance, length)
-    return x
+def _smooth(line: Tensor, steps: Sequence[int], distances: Sequence[int]) -> Tensor:
+    """Add points ``distance`` apart along every axis, once for each distance."""
+    for step, distance in itertools.product(steps, distances):
+        line = line[: -step * distance] + line[step * distance :]
+    return line
 
 
 def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -86,8 +89,10 @@ def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tenso
         >>> [position.tolist() for position, _, _ in peaks(score)]
         [[[2]]]
     """
-    left = score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-    top = None if count == 1 else is_peak(left)
+    left, top = score, None
+    if count > 1:
+        left = ordered(score)
+        top = is_peak(left)
     for number in range(1, count + 1):
         position, value = _strongest(left, top)
         yield position, value, left
@@ -100,6 +105,11 @@ def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tenso
         left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)
 
 
+def ordered(score: Tensor) -> Tensor:
+    """Replace what is not a number by less than any number."""
+    return score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
 def _strongest(score: Tensor, top: Tensor | None) -> tuple[Tensor, Tensor]:
     """Find the strongest local maximum of each score; ``top`` tells which points are."""
     middle = inner(score)
@@ -110,11 +120,12 @@ def _strongest(score: Tensor, top: Tensor | None) -> tuple[Tensor, Tensor]:
     border = [(0, size - 1) for size in middle.shape[1:]]
     rows = [  # in Python: quicker than tensors so small
         row
-        for row, place in enumerate(position.tolist())
-        if any(at in ends for at, ends in zip(place, border, strict=True))
+        for row, (place, most) in enumerate(zip(position.tolist(), value.tolist(), strict=True))
+        if most != most or any(at in ends for at, ends in zip(place, border, strict=True))
     ]
     if rows:
-        position[rows], value[rows] = _strongest(score[rows], is_peak(score[rows]))
+        left = ordered(score[rows])
+        position[rows], value[rows] = _strongest(left, is_peak(left))
     return position, value
 
 
@@ -130,18 +141,17 @@ def is_peak(score: Tensor) -> Tensor:
 
 def inner(score: Tensor) -> Tensor:
     """Leave out the outermost scores."""
-    for axis in range(1, score.ndim):
-        score = score.narrow(axis, 1, score.shape[axis] - 2)
-    return score
+    return score[(slice(None), *[slice(1, -1)] * (score.ndim - 1))]
 
 
 def _largest(score: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the first largest value of each score: its position ``(B, dim)``, and the value."""
-    place = list[Tensor]()
+    """Find the first largest value of each score: its position ``(B, dim)``, and the value.
+
+    Where there are values that are not numbers, the value found is none either.
+    """
+    place, frame = list[Tensor](), torch.arange(len(score), device=score.device)
     while score.ndim > 2:  # ``amax`` is vectorised, ``max`` is not
-        rows = score.flatten(2).amax(2)
-        place.append(rows.argmax(1))  # of several, torch promises the first
-        first = place[-1].view(-1, *[1] * (score.ndim - 1))
-        score = score.take_along_dim(first, 1).squeeze(1)
+        place.append(score.flatten(2).amax(2).argmax(1))  # of several, torch promises the first
+        score = score[frame, place[-1]]
     value, last = score.max(1)
     return torch.stack([*place, last], 1), value
