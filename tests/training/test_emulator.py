@@ -9,6 +9,7 @@ import tiny
 import torch
 
 import trueshift as ts
+from trueshift.cli.networks import load_network
 from trueshift.data import Flows
 from trueshift.training import Emulator, OneCycle, StepDecay, WriteResults
 
@@ -51,6 +52,14 @@ def test_trains_tests_and_writes_results(tmp_path, data):
     assert results["row"]["task"] == "emulator"
     assert results["row"]["setting"] == "burgers"
     assert results["time"]["inference"]["batch_shape"] == [2, 1, 128]
+
+
+def test_the_commands_read_its_checkpoints(tmp_path):
+    model, run = emulator(), trainer(tmp_path)
+    run.strategy.connect(model)
+    run.save_checkpoint(tmp_path / "last.ckpt")
+    network, x = load_network(str(tmp_path / "last.ckpt")).model, torch.randn(1, 1, 16)
+    assert torch.equal(network(x), model.network.eval()(x))
 
 
 def test_plain_striding_is_not_exact(tmp_path, data):

@@ -78,14 +78,15 @@ def _safetensors(path: Path) -> Loaded:
 
 
 def _checkpoint(path: Path) -> Loaded:
-    from trueshift.training import Classifier, Segmenter
+    from trueshift.training import Classifier, Emulator, Segmenter
 
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
         given = saved["hyper_parameters"]
     except Exception as error:  # anything may stand in a file of another kind
         raise ValueError(f"{path} is not a checkpoint of `trueshift fit` ({error}).") from error
-    kind: Any = Segmenter if "backbone" in given else Classifier
+    kinds: dict[str, Any] = {"backbone": Segmenter, "unroll": Emulator}  # by an argument of theirs
+    kind = next((kind for name, kind in kinds.items() if name in given), Classifier)
     module = kind.load_from_checkpoint(path, map_location="cpu", weights_only=True)
     return Loaded(module.network, path.name, getattr(module.network, "in_channels", None))
 
