@@ -20,7 +20,6 @@ from trueshift.metrics import (
 )
 from trueshift.training.fno import fno
 from trueshift.training.module import NetworkModule, NumPairs
-from trueshift.training.optim import parameter_groups
 from trueshift.training.timing import BatchTimes
 
 SHOWN = (1, 2, 5, 10, 20, 50, 100, 200)  # steps whose error a test logs
@@ -88,14 +87,9 @@ class Emulator(NetworkModule):
     def forward(self, state: Tensor) -> Tensor:
         return state + super().forward(state)
 
-    def configure_optimizers(self) -> Any:
-        made, hp = super().configure_optimizers(), self.hparams
-        groups = parameter_groups(self.network, hp["weight_decay"])
-        optimizer = torch.optim.AdamW(groups, lr=hp["lr"], betas=(hp["momentum"], 0.999))
-        factor = made["lr_scheduler"]["scheduler"].lr_lambdas[0]
-        scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-        schedule = {**made["lr_scheduler"], "scheduler": scheduler}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+    def _optimizer(self) -> torch.optim.Optimizer:
+        lr, betas = self.hparams["lr"], (self.hparams["momentum"], 0.999)
+        return torch.optim.AdamW(self.parameter_groups(), lr=lr, betas=betas)
 
     def num_unrolled(self, epoch: int) -> int:
         """Return how many steps an epoch, counted from 0, unrolls."""
