@@ -13,7 +13,7 @@ from trueshift.layers.resample import PolyphaseDown
 from trueshift.layers.spec import Sampling
 from trueshift.models.features import check_image
 from trueshift.models.saving import saveable
-from trueshift.models.vit import Attention, Patches, from_phase, mlp
+from trueshift.models.tokens import Attention, Patches, from_phase, mlp
 
 
 class WindowBlock(nn.Module):
