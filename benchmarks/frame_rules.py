@@ -110,7 +110,8 @@ def starts() -> Tensor:
 def chosen(position: Tensor, value: Tensor, window: int, modulus: int) -> Windows:
     """Return the windows that the points fix, as ``ts.anchor`` does."""
     axes = lines((window + ROOM,) * 2, (window,) * 2, (modulus,) * 2)
-    corner = residues(axes, position, value) + axes[0].start
+    residue = residues(axes, position.flatten(0, -2).tolist(), value.flatten().tolist())
+    corner = torch.tensor(residue).view_as(position) + axes[0].start
     return (starts() + corner).numpy()
 
 

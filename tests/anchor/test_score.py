@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -43,7 +45,7 @@ def test_the_score_is_a_difference_of_gaussians():
     ideal = (gaussian(2.5) - gaussian(6.5)).abs()[5:-5, 5:-5]
     assert score.shape == (31, 31)
     torch.testing.assert_close(score, ideal, atol=0.2 * ideal.max().item(), rtol=0)
-    assert strongest(score[None])[0].tolist() == [[14, 14]]  # counted from the second
+    assert strongest(score[None])[0] == [[14, 14]]  # counted from the second
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float16, torch.bfloat16, torch.float64])
@@ -57,21 +59,19 @@ def test_frames_of_every_type_have_a_score(dtype):
 def test_equal_points_are_taken_in_reading_order_and_numbers_only():
     score = torch.tensor([[[0.0, 2.0, 1.0], [2.0, 2.0, torch.nan]], [[torch.nan] * 3] * 2])
     score = F.pad(score, (1, 1, 1, 1))
-    position, value = strongest(score)
-    assert position[0].tolist() == [0, 1]
-    assert value.tolist() == [2.0, -torch.inf]
+    positions, values = strongest(score)
+    assert positions[0] == [0, 1]
+    assert values == [2.0, -torch.inf]
 
 
 def test_the_order_of_equal_points_moves_with_them():
     scene = torch.zeros(1, 1, 60, 60)
     scene[0, 0, [30, 30, 34], [30, 36, 28]] = 1.0
-    positions = [
-        strongest(DifferenceOfGaussians()(scene[..., y : y + 50, x : x + 50]))[0]
-        + torch.tensor([y, x])
-        for y in range(9)
-        for x in range(9)
-    ]
-    assert len({tuple(position[0].tolist()) for position in positions}) == 1
+    found = set()
+    for y, x in itertools.product(range(9), repeat=2):
+        ((row, column),), _ = strongest(DifferenceOfGaussians()(scene[..., y : y + 50, x : x + 50]))
+        found.add((row + y, column + x))
+    assert len(found) == 1
 
 
 def test_further_points_are_the_strongest_that_are_apart():
@@ -80,14 +80,14 @@ def test_further_points_are_the_strongest_that_are_apart():
     inside = score[:, 1:-1, 1:-1]
     maxima = torch.where(inside == neighbours, inside, 0.0)
     chosen = []
-    for position, value, _ in peaks(score, 4):
+    for positions, values, _ in peaks(score, 4):
         for b in range(2):
             left = maxima[b].clone()
-            for y, x in [before[b].tolist() for before in chosen]:
+            for y, x in [before[b] for before in chosen]:
                 left[max(0, y - APART + 1) : y + APART, max(0, x - APART + 1) : x + APART] = -1
-            assert value[b] == left.max()
-            assert left[tuple(position[b])] == left.max()
-        chosen.append(position)
+            assert values[b] == left.max()
+            assert left[tuple(positions[b])] == left.max()
+        chosen.append(positions)
     assert len(chosen) == 4
 
 
@@ -96,8 +96,8 @@ def test_slopes_of_stronger_points_outside_the_frame_do_not_count():
     scene[0, 0, 30, 40] = 1.0
     scene[0, 0, 30, 70] = 4.0
     for width in range(60, 90):  # the stronger point enters, from its outermost slope on
-        position, _ = strongest(DifferenceOfGaussians()(scene[..., :width]))
-        assert position[0].tolist() == [24, 34 if width < 77 else 64]
+        positions, _ = strongest(DifferenceOfGaussians()(scene[..., :width]))
+        assert positions[0] == [24, 34 if width < 77 else 64]
 
 
 @pytest.mark.parametrize("shape", [(70,), (24, 31), (9, 8, 10)])
@@ -105,5 +105,5 @@ def test_one_point_and_the_first_of_several_are_the_same(shape):
     ramp = torch.linspace(0, 3, shape[-1])  # the largest values lie at the border
     score = torch.rand(40, *shape) + ramp
     one, several = next(peaks(score)), next(peaks(score, 2))
-    for a, b in zip(one, several, strict=True):
-        assert torch.equal(a, b)
+    assert one[:2] == several[:2]
+    assert torch.equal(one.left, several.left)

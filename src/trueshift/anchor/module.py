@@ -17,16 +17,18 @@ from trueshift.anchor.places import (
     Line,
     Size,
     agreement,
-    central_corners,
+    central_corner,
     check_sizes,
     lines,
     per_axis,
     residues,
     spread,
 )
-from trueshift.anchor.score import DifferenceOfGaussians, ordered, peaks
+from trueshift.anchor.score import DifferenceOfGaussians, ordered, peaks, relative
 from trueshift.anchor.tiles import put_back, resized, tiles, tiling
 from trueshift.functional import order_free_mean
+
+Corners = list[list[list[int]]]  # of the windows in each frame, (B, K, dim)
 
 
 class Anchored(nn.Module):
@@ -106,11 +108,11 @@ class Anchored(nn.Module):
 
     def forward(self, frames: Tensor, return_anchor: bool = False) -> Any:
         if not self.maps:
-            corners = self.corners(frames)
-            output = self._run(frames, corners)
+            chosen = self._corners(frames)
+            output = self._run(frames, chosen)
             if self.maps is False or not self._returned_maps(output, frames.ndim - 2):
                 output = pytree.tree_map(lambda leaf: self._averaged(leaf, len(frames)), output)
-                return (output, corners) if return_anchor else output
+                return (output, self._stacked(chosen, frames)) if return_anchor else output
             if self.anchors > 1:
                 raise ValueError(
                     "anchor: the network returns maps, and a map takes each pixel from one window,"
@@ -119,19 +121,33 @@ class Anchored(nn.Module):
         place, (corners, index, inside) = self._tiles(frames)
         window = per_axis("window", self.window, frames.ndim - 2)
         output = pytree.tree_map(
-            lambda leaf: put_back(leaf, index, inside, window), self._run(frames, corners)
+            lambda leaf: put_back(leaf, index, inside, window), self._run(frames, corners.tolist())
         )
         return (output, place) if return_anchor else output
 
     def corners(self, frames: Tensor) -> Tensor:
         """Return the corners of the windows in each frame, int64 ``(B, K, dim)``."""
-        score, found = self._scores(frames), list[Tensor]()
+        return self._stacked(self._corners(frames), frames)
+
+    def _stacked(self, corners: Corners, frames: Tensor) -> Tensor:
+        shape = len(frames), self.anchors, frames.ndim - 2
+        return _integers(corners, frames).view(shape)
+
+    def _corners(self, frames: Tensor) -> Corners:
+        score = self._scores(frames)
         axes = self._axes(frames.shape[2:])
-        for position, value, _ in peaks(score, self.anchors):
-            residue = residues(axes, position, value)
-            # A frame with fewer points than windows sees that of the strongest again.
-            found.append(torch.where(value[:, None] > 0, residue, found[0]) if found else residue)
-        return central_corners(axes, torch.stack(found, 1))
+        found = [
+            (residues(axes, points.positions, points.values), points.values)
+            for points in peaks(score, self.anchors)
+        ]
+        # A frame with fewer points than windows sees that of the strongest again.
+        return [
+            [
+                central_corner(axes, (chosen if values[i] > 0 else found[0][0])[i])
+                for chosen, values in found
+            ]
+            for i in range(len(frames))
+        ]
 
     def tiles(self, frames: Tensor) -> tuple[Tensor, Tensor]:
         """Return what a map is assembled from.
@@ -152,13 +168,15 @@ class Anchored(nn.Module):
             without any point, constant ones, have none.
         """
         score, slack = self._scores(frames), list[Tensor]()
-        axes = self._axes(frames.shape[2:])
-        for position, value, _ in peaks(score, self.anchors):
-            lower = residues(axes, position, value)
+        axes, dim = self._axes(frames.shape[2:]), frames.ndim - 2
+        for positions, values, _ in peaks(score, self.anchors):
+            position = _integers(positions, frames).view(-1, dim)
+            lower = _integers(residues(axes, positions, values), frames).view(-1, dim)
             last = lower.new_tensor(score.shape[1:]) - 3  # of the inner points
             upper = lower.new_tensor([axis.modulus - 1 for axis in axes]) - lower
             both = torch.stack([lower, torch.minimum(upper, last - position)], -1)
-            slack.append(torch.where((value > 0)[:, None, None], both, slack[0] if slack else 0))
+            any_left = (score.new_tensor(values) > 0)[:, None, None]
+            slack.append(torch.where(any_left, both, slack[0] if slack else 0))
         return torch.stack(slack).amin(0)
 
     def margin(self, frames: Tensor) -> Tensor:
@@ -173,11 +191,12 @@ class Anchored(nn.Module):
         """
         score, gaps, strongest = ordered(self._scores(frames)), list[Tensor](), None
         axes = self._axes(frames.shape[2:])
-        for position, value, left in peaks(score, self.anchors):
+        for positions, values, left in peaks(score, self.anchors):
+            value = score.new_tensor(values)
             strongest = value if strongest is None else strongest
             others = [
-                (torch.arange(-1, n - 1, device=score.device) - place[:, None]) % axis.modulus != 0
-                for axis, n, place in zip(axes, score.shape[1:], position.unbind(1), strict=True)
+                place % axis.modulus != 0
+                for axis, place in zip(axes, relative(score, positions), strict=True)
             ]
             rivals = functools.reduce(torch.logical_or, spread(others))
             rival = torch.where(rivals, left, 0.0).flatten(1).amax(1).clamp(min=0)
@@ -215,10 +234,12 @@ class Anchored(nn.Module):
         return tiling(axes) if self.maps or maps else axes
 
     def _tiles(self, frames: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor, list[Tensor]]]:
-        position, value, _ = next(peaks(self._scores(frames)))
+        points = next(peaks(self._scores(frames)))
         axes = self._axes(frames.shape[2:], maps=True)
-        residue = residues(axes, position, value)
-        return central_corners(axes, residue)[:, None], tiles(axes, residue)
+        chosen = residues(axes, points.positions, points.values)
+        middle = _integers([[central_corner(axes, residue)] for residue in chosen], frames)
+        residue = _integers(chosen, frames).view(-1, len(axes))
+        return middle.view(-1, 1, len(axes)), tiles(axes, residue)
 
     def _needed(self) -> int:
         """Pixels that tell whether a point is a local maximum: the score's, and a neighbour's."""
@@ -240,7 +261,7 @@ class Anchored(nn.Module):
             )
         return score
 
-    def _run(self, frames: Tensor, corners: Tensor) -> Any:
+    def _run(self, frames: Tensor, corners: Corners) -> Any:
         dim = frames.ndim - 2
         windows = _crop(frames, corners, per_axis("window", self.window, dim))
         if self.size is not None:
@@ -265,16 +286,20 @@ class Anchored(nn.Module):
         return order_free_mean(leaf.unflatten(0, (count, self.anchors)), 1).to(leaf.dtype)
 
 
-def _crop(frames: Tensor, corners: Tensor, window: tuple[int, ...]) -> Tensor:
+def _crop(frames: Tensor, corners: Corners, window: tuple[int, ...]) -> Tensor:
     """Cut out windows ``(B * K, C, *window)``."""
     cut = []
-    for frame, places in zip(frames, corners.tolist(), strict=True):
+    for frame, places in zip(frames, corners, strict=True):
         for corner in places:
             part = frame
             for axis, (start, length) in enumerate(zip(corner, window, strict=True), start=1):
                 part = part.narrow(axis, start, length)
             cut.append(part)
     return torch.stack(cut) if cut else frames.new_empty(0, frames.shape[1], *window)
+
+
+def _integers(values: Any, frames: Tensor) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64, device=frames.device)
 
 
 def _check_frames(frames: object, support: int) -> None:

@@ -100,22 +100,20 @@ def lines(
     return tuple(Line(f, w, m) for f, w, m in zip(frame, window, modulus, strict=True))
 
 
-def residues(axes: Sequence[Line], position: Tensor, value: Tensor) -> Tensor:
-    """Residues of points ``(*, dim)``; where no point is above zero, those of central windows."""
+def residues(
+    axes: Sequence[Line], positions: Sequence[Sequence[int]], values: Sequence[float]
+) -> list[list[int]]:
+    """Residues of points; where no point is above zero, those of central windows."""
     centre = [axis.middle for axis in axes]
-    rows = [  # in Python: quicker than tensors so small
-        [at % axis.modulus for at, axis in zip(place, axes, strict=True)] if most > 0 else centre
-        for place, most in zip(
-            position.flatten(0, -2).tolist(), value.flatten().tolist(), strict=True
-        )
+    return [
+        [at % axis.modulus for at, axis in zip(place, axes, strict=True)] if value > 0 else centre
+        for place, value in zip(positions, values, strict=True)
     ]
-    return position.new_tensor(rows).view(position.shape)
 
 
-def central_corners(axes: Sequence[Line], residues: Tensor) -> Tensor:
-    """Corners of the windows in the middle of each run, ``(*, dim)``, from residues."""
-    first = [axis.start + axis.count // 2 * axis.modulus for axis in axes]
-    return residues + residues.new_tensor(first)
+def central_corner(axes: Sequence[Line], residue: Sequence[int]) -> list[int]:
+    """Corner of the window in the middle of each run."""
+    return [r + a.start + a.count // 2 * a.modulus for r, a in zip(residue, axes, strict=True)]
 
 
 def agreement(axes: Sequence[Line], points: Sequence[int], move: Sequence[int]) -> float:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -63,11 +65,26 @@ class DifferenceOfGaussians(nn.Module):
 def _smooth(line: Tensor, steps: Sequence[int], distances: Sequence[int]) -> Tensor:
     """Add points ``distance`` apart along every axis, once for each distance."""
     for step, distance in itertools.product(steps, distances):
-        line = line[: -step * distance] + line[step * distance :]
+        length = len(line) - step * distance
+        line = line.narrow(0, 0, length) + line.narrow(0, step * distance, length)
     return line
 
 
-def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+class Points(NamedTuple):
+    """One point of each score, in Python: for so few numbers, tensors are slow.
+
+    Attributes:
+        positions: Counted from the second score along each axis.
+        values: The scores there; minus infinity where no point is left.
+        left: The scores outside the neighbourhood of the points before, ``(B, *spatial)``.
+    """
+
+    positions: list[list[int]]
+    values: list[float]
+    left: Tensor
+
+
+def peaks(score: Tensor, count: int = 1) -> Iterator[Points]:
     """Yield the strongest points of each score, one after the other, :data:`APART` or more apart.
 
     Only local maxima count, points that no neighbour exceeds: at the border of a frame, the slope
@@ -79,14 +96,9 @@ def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tenso
         score: ``(B, *spatial)``, at least three points along each axis.
         count: How many.
 
-    Yields:
-        Positions int64 ``(B, dim)``, counted from the second score along each axis; values
-        ``(B,)``, minus infinity where no point is left; and the score ``(B, *spatial)`` outside the
-        neighbourhood of the points so far.
-
     Examples:
         >>> score = torch.tensor([[9.0, 3.0, 1.0, 3.0, 3.0, 0.0]])
-        >>> [position.tolist() for position, _, _ in peaks(score)]
+        >>> [points.positions for points in peaks(score)]
         [[[2]]]
     """
     left, top = score, None
@@ -94,15 +106,21 @@ def peaks(score: Tensor, count: int = 1) -> Iterator[tuple[Tensor, Tensor, Tenso
         left = ordered(score)
         top = is_peak(left)
     for number in range(1, count + 1):
-        position, value = _strongest(left, top)
-        yield position, value, left
-        if number == count:
-            return
-        near = [
-            (torch.arange(-1, n - 1, device=score.device) - place[:, None]).abs() < APART
-            for n, place in zip(score.shape[1:], position.unbind(1), strict=True)
-        ]
-        left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)
+        positions, values = _strongest(left, top)
+        yield Points(positions, values, left)
+        if number < count:
+            near = [place.abs() < APART for place in relative(score, positions)]
+            left = left.masked_fill(functools.reduce(torch.logical_and, spread(near)), -torch.inf)
+
+
+def relative(score: Tensor, positions: list[list[int]]) -> list[Tensor]:
+    """Coordinates of scores along each axis, ``(B, n)``, counted from the positions of points."""
+    sizes, origins = score.shape[1:], torch.tensor(positions, device=score.device)
+    origins = origins.view(len(score), len(sizes))
+    return [
+        torch.arange(-1, n - 1, device=score.device) - origin[:, None]
+        for n, origin in zip(sizes, origins.unbind(1), strict=True)
+    ]
 
 
 def ordered(score: Tensor) -> Tensor:
@@ -110,23 +128,19 @@ def ordered(score: Tensor) -> Tensor:
     return score.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
 
 
-def _strongest(score: Tensor, top: Tensor | None) -> tuple[Tensor, Tensor]:
+def _strongest(score: Tensor, top: Tensor | None) -> tuple[list[list[int]], list[float]]:
     """Find the strongest local maximum of each score; ``top`` tells which points are."""
     middle = inner(score)
     if top is not None:
         return _largest(middle.masked_fill(~top, -torch.inf))
     # The largest value has no larger neighbour, unless one of them is an outermost score.
-    position, value = _largest(middle)
+    positions, values = _largest(middle)
     border = [(0, size - 1) for size in middle.shape[1:]]
-    rows = [  # in Python: quicker than tensors so small
-        row
-        for row, (place, most) in enumerate(zip(position.tolist(), value.tolist(), strict=True))
-        if most != most or any(at in ends for at, ends in zip(place, border, strict=True))
-    ]
-    if rows:
-        left = ordered(score[rows])
-        position[rows], value[rows] = _strongest(left, is_peak(left))
-    return position, value
+    for row, (place, value) in enumerate(zip(positions, values, strict=True)):
+        if math.isnan(value) or any(at in ends for at, ends in zip(place, border, strict=True)):
+            left = ordered(score[row : row + 1])
+            (positions[row],), (values[row],) = _strongest(left, is_peak(left))
+    return positions, values
 
 
 def is_peak(score: Tensor) -> Tensor:
@@ -144,14 +158,17 @@ def inner(score: Tensor) -> Tensor:
     return score[(slice(None), *[slice(1, -1)] * (score.ndim - 1))]
 
 
-def _largest(score: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the first largest value of each score: its position ``(B, dim)``, and the value.
+def _largest(score: Tensor) -> tuple[list[list[int]], list[float]]:
+    """Find the first largest value of each score: its position, and the value.
 
     Where there are values that are not numbers, the value found is none either.
     """
-    place, frame = list[Tensor](), torch.arange(len(score), device=score.device)
+    if len(score) == 0:
+        return [], []
+    positions = list[list[int]]()
     while score.ndim > 2:  # ``amax`` is vectorised, ``max`` is not
-        place.append(score.flatten(2).amax(2).argmax(1))  # of several, torch promises the first
-        score = score[frame, place[-1]]
-    value, last = score.max(1)
-    return torch.stack([*place, last], 1), value
+        rows = score.amax(tuple(range(2, score.ndim))).argmax(1).tolist()  # the first of several
+        score = torch.stack([image[row] for image, row in zip(score, rows, strict=True)])
+        positions.append(rows)
+    positions.append(score.argmax(1).tolist())
+    return [list(place) for place in zip(*positions, strict=True)], score.amax(1).tolist()
