@@ -237,7 +237,7 @@ def summary(rows: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return report
 
 
-def cost(network: Network, weights: Path, rounds: int = 15) -> dict[str, float]:
+def cost(network: Network, weights: Path, rounds: int = 45) -> dict[str, float]:
     """Return the time of an anchored network as a multiple of that of the network alone."""
     import_torchvision()
     window, ratios = network.window, {}
