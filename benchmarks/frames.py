@@ -241,19 +241,14 @@ def cost(network: Network, weights: Path, rounds: int = 45) -> dict[str, float]:
     """Return the time of an anchored network as a multiple of that of the network alone."""
     import_torchvision()
     window, ratios = network.window, {}
-    example = torch.randn(1, 3, window, window)
-    model = ts.optimize(network.build(weights).eval(), example)
-    for batch in (1, 8):
+    model = network.build(weights).eval()
+    models = {"as it is": model, "optimized": ts.optimize(model, torch.randn(1, 3, window, window))}
+    for (name, model), batch, anchors in itertools.product(models.items(), (1, 8), (1, 4)):
         frames = torch.randn(batch, 3, window + ROOM, window + ROOM)
-        networks = {0: model, **{k: ts.anchor(model, window, anchors=k) for k in (1, 4)}}
-        calls = {k: functools.partial(one, frames) for k, one in networks.items()}
-        calls[0] = functools.partial(model, example.expand(batch, -1, -1, -1).contiguous())
-        times = {key: [timed(call) for call in [calls[key]] * 2][1:] for key in calls}  # warm up
-        for _, (key, call) in itertools.product(range(rounds), calls.items()):
-            times[key].append(timed(call))
-        for anchors in (1, 4):
-            each = [a / b for a, b in zip(times[anchors], times[0], strict=True)]
-            ratios[f"batch {batch}, anchors {anchors}"] = round(float(np.median(each)), 3)
+        alone = functools.partial(model, frames[..., :window, :window].contiguous())
+        anchored = functools.partial(ts.anchor(model, window, anchors=anchors), frames)
+        each = [timed(anchored) / timed(alone) for _ in range(rounds)]
+        ratios[f"{name}, batch {batch}, anchors {anchors}"] = round(float(np.median(each)), 3)
     return ratios
 
 
