@@ -109,6 +109,7 @@ CASES = {
     "spread_components": lambda m: ((m.small(), m.soft, m.stride), {}),
     "blur_keeping_nothing": lambda m: ((m.map(), m.tri(), "circular"), {}),
     "blur_down_padded": lambda m: ((m.map(), m.tri(4), 0, m.stride, "zeros"), {}),
+    "blur_down_in_half": lambda m: ((m.map(), m.tri(), m.soft, m.stride, "circular"), {}),
     "fill_between": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "circular"), {}),
     "transposed_blur_up": lambda m: ((m.small(), m.tri(), m.soft, m.stride, "zeros"), {}),
     "blur_up_in_chunks": lambda m: ((m.small(), m.tri(4), m.hard, m.stride, "circular"), {}),
@@ -156,6 +157,7 @@ VARIANTS = {
         (m.map(), m.tri(2), ("circular", "zeros", "circular")[: m.dim]),
         {},
     ),
+    "blur_down_in_half, even": lambda m: ((m.map(), m.tri(4), 1, m.stride, "zeros"), {}),
     "fill_between, zeros": lambda m: ((m.small(), m.tri(), m.hard, m.stride, "zeros"), {}),
     "transposed_blur_up, even": lambda m: ((m.small(), m.tri(2), m.soft, m.stride, "circular"), {}),
     "blur_up_in_chunks, soft": lambda m: (
@@ -177,17 +179,24 @@ FORMULA_OF = {kernel.run.__name__: name for name, kernels in KERNELS.items() for
 KERNEL = {kernel.run.__name__: kernel for kernels in KERNELS.values() for kernel in kernels}
 # Which kernels run only while gradients are recorded, or only while they are not.
 TRAINING = {"trained_logits", "peaks_twice", "transposed_blur_up", "mix_phase_windows, hard"}
-TRAINING |= {"blur_keeping_nothing"}
+TRAINING |= {"blur_keeping_nothing", "blur_down_in_half"}
 INFERENCE = {"choose_by_rounded_sums", "choose_by_rounded_norms", "argmax_where_tied"}
 INFERENCE |= {"max_blur_in_chunks"}
 INFERENCE |= {"sum_rows", "pool_windows", "copy_windows", "copy_components", "fill_between"}
 # What a kernel does not take: (only default format, only channels-last, only float32).
 DEFAULT_ONLY, LAST_ONLY = {"transposed_blur_up"}, {"sum_rows"}
 FLOAT32_ONLY = {"sum_rows", "transposed_blur_up"}
+BFLOAT16_ONLY = {"blur_down_in_half"}
 
 
 def kernel_of(case):
     return case.split(",")[0]
+
+
+def dtype_of(case, usual):
+    if kernel_of(case) in BFLOAT16_ONLY:
+        return torch.bfloat16
+    return torch.float32 if kernel_of(case) in FLOAT32_ONLY else usual
 
 
 def settings():
@@ -237,6 +246,8 @@ def assert_same(ours, plain, dtype):
         if one is None or other is None:  # no graph leads there, or one of zeros
             assert all(g is None or not g.any() for g in (one, other))
         else:
+            if dtype == torch.bfloat16:  # eight bits, in sums of terms of either sign
+                tolerance = {"rtol": 0, "atol": 0.03 * other.abs().max().item()}
             torch.testing.assert_close(one, other, check_dtype=False, **tolerance)
 
 
@@ -248,7 +259,7 @@ def test_every_kernel_has_a_case():
 @pytest.mark.parametrize(("case", "dim", "last"), list(settings()))
 def test_the_kernel_takes_its_case(case, dim, last):
     learns = case in TRAINING or kernel_of(case) in TRAINING
-    args, kwargs = arguments(case, dim, last, torch.float32, learns)
+    args, kwargs = arguments(case, dim, last, dtype_of(case, torch.float32), learns)
     with limits(**SMALL), nullcontext() if learns else torch.no_grad():
         assert takes(KERNEL[kernel_of(case)], args, kwargs)
 
@@ -257,7 +268,7 @@ def test_the_kernel_takes_its_case(case, dim, last):
 @pytest.mark.parametrize(("case", "dim", "last"), list(settings()))
 def test_values(case, dim, last, side):
     name = kernel_of(case)
-    dtype = torch.float32 if name in FLOAT32_ONLY else torch.float64
+    dtype = dtype_of(case, torch.float64)
     args, kwargs = arguments(case, dim, last, dtype, learns=False)
     formula = FORMULAS[FORMULA_OF[name]]
     with torch.no_grad(), limits(**SIDES[side]):
@@ -281,7 +292,7 @@ def test_values(case, dim, last, side):
 )
 def test_derivatives(case, dim, last, side):
     name = kernel_of(case)
-    dtype = torch.float32 if name in FLOAT32_ONLY else torch.float64
+    dtype = dtype_of(case, torch.float64)
     formula = FORMULAS[FORMULA_OF[name]]
     args, kwargs = arguments(case, dim, last, dtype, learns=True)
     with limits(**SIDES[side]):

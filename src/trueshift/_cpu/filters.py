@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trueshift._cpu.adjoints import linear
-from trueshift._cpu.conditions import differentiates, full_precision
+from trueshift._cpu.conditions import differentiates, empty_map, full_precision
 from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode, axis_modes
 from trueshift.exact import CONVOLUTIONS, channels_last, convolve
@@ -68,6 +68,44 @@ def blur_down_padded(
     if min(stride) == 1 and kernel.shape[-1] % 2 == 0:  # one pixel too few at the end
         return keep_phase(blur(x, kernel, mode), phase, stride)
     return convolve(x, kernel.to(x.dtype), None, stride, before, groups=x.shape[1])
+
+
+def _trains_in_half(
+    x: Tensor, kernel: Tensor, phase: Phase, stride: tuple[int, ...], mode: Mode
+) -> bool:
+    trains = differentiates(x) and not kernel.requires_grad and x.dtype != torch.float64
+    return trains and max(stride) > 1 and not full_precision(x)
+
+
+@fast(blur_down, when=_trains_in_half)
+def blur_down_in_half(
+    x: Tensor, kernel: Tensor, phase: Phase, stride: tuple[int, ...], mode: Mode
+) -> Tensor:
+    """Filter with a backward pass of its own: torch's takes thirty times as long as the forward."""
+    window = phase_window(x, phase, stride, kernel_reach(kernel), mode)
+    if torch.is_autocast_enabled("cpu"):
+        window = window.to(torch.get_autocast_dtype("cpu"))
+    kernel = kernel.to(window.dtype)
+    return linear(_filter_kept, _filter_placed, window, kernel, stride, window.shape[2:])
+
+
+def _filter_kept(
+    window: Tensor, kernel: Tensor, stride: tuple[int, ...], sizes: Sequence[int]
+) -> Tensor:
+    return convolve(window, kernel, stride=stride, groups=window.shape[1])
+
+
+def _filter_placed(
+    y: Tensor, kernel: Tensor, stride: tuple[int, ...], sizes: Sequence[int]
+) -> Tensor:
+    """Adjoint of :func:`_filter_kept`: a dense convolution of the values among zeros."""
+    reach = [taps - 1 for taps in kernel.shape[2:]]
+    placed = empty_map(y, [n + r for n, r in zip(sizes, reach, strict=True)]).zero_()
+    ends = [r + n * step for r, n, step in zip(reach, y.shape[2:], stride, strict=True)]
+    kept: Slices = (..., *(slice(*axis) for axis in zip(reach, ends, stride, strict=True)))
+    placed[kept] = y
+    mirrored = kernel.flip(tuple(range(2, kernel.ndim)))
+    return convolve(placed, mirrored, groups=y.shape[1])
 
 
 def _computes_kept_only(
