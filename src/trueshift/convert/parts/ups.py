@@ -41,8 +41,9 @@ class Grow(nn.Module):
             grown = [size * f for size, f in zip(sizes, self.factors, strict=True)]
             return F.interpolate(x, size=grown, **self.resizing)
         aligned = bool(self.resizing.get("align_corners"))
-        edge = 3 if self.resizing["mode"] == "bicubic" else 2
-        widths = tuple((edge, edge + aligned) if wraps else (0, 0) for wraps in self.wrapped)
+        reach = 2 if self.resizing["mode"] == "bicubic" else 1
+        edge = reach - aligned  # before; the first value is one of the input's if aligned
+        widths = tuple((edge, reach) if wraps else (0, 0) for wraps in self.wrapped)
         padded = pad(x, widths, "circular")
         less = 1 if aligned else 0
         grown = [
