@@ -128,6 +128,13 @@ def test_exact_networks_stay_exact(name, channels_last):
         assert torch.equal(fast(circular_shift(X, *shift)), same)
 
 
+@torch.inference_mode()
+def test_norms_are_folded_in_inference_mode_too():
+    net = trained(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)))
+    fast = ts.optimize(net, X)
+    assert not any(isinstance(module, _NORMS) for module in fast.modules())
+
+
 def test_a_network_in_channels_last_computes_in_it():
     fast = ts.optimize(trained(ours()), X)
     seen = []

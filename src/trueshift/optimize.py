@@ -24,6 +24,7 @@ _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
+@torch.inference_mode(False)  # tensors made in it do not count changes, by which folding is checked
 def optimize(
     model: nn.Module,
     example: Any,
