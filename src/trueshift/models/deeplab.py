@@ -156,7 +156,7 @@ class DeepLabV3Plus(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low, *_, high = self.features(x)
-        return layout_of(x, self.unpool(self.classifier(low, high), low.steps))
+        return self.unpool(self.classifier(low, high), low.steps)
 
 
 class Builder(Protocol):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._validate import check_dim, check_positive
-from trueshift.exact import fixed_layout, layout_of
+from trueshift.exact import fixed_layout
 from trueshift.layers.conv import same_conv
 from trueshift.layers.filters import NORMS
 from trueshift.layers.spec import Sampling
@@ -102,7 +102,7 @@ class UNet(nn.Module):
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return layout_of(x, self.head(y))
+        return self.head(y)
 
 
 @saveable
