@@ -11,9 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.grad import conv2d_weight
 
 from trueshift._cpu.conditions import chunks, differentiates, empty_map, image_size
-from trueshift.windows import Slices
+from trueshift.windows import Slices, component_slices
 
 
 def linear(
@@ -109,3 +110,75 @@ def inner_products(x: Tensor, y: Tensor, reads: Sequence[Slices]) -> Tensor:
         for x_part, y_part in _parts(x, y)
     ]
     return torch.cat(parts)
+
+
+class Weigh(Function):
+    """Sum the components of contiguous 2-D maps with weights ``(B, P)``, by one convolution.
+
+    A depthwise one, of all images as one, with a kernel for each image.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        return _depthwise(x, phase, stride, transposed=False)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, phase, ctx.stride = inputs
+        ctx.save_for_backward(x, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, phase = ctx.saved_tensors
+        need_x, need_phase, _ = ctx.needs_input_grad
+        of_x = Share.apply(grad, phase, ctx.stride) if need_x else None
+        return of_x, component_products(x, grad, ctx.stride) if need_phase else None, None
+
+
+class Share(Function):
+    """Give every component its share of a contiguous 2-D map: the adjoint of :class:`Weigh`."""
+
+    @staticmethod
+    def forward(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+        x = empty_map(y, [size * step for size, step in zip(y.shape[2:], stride, strict=True)])
+        for x_part, phase_part, y_part in _parts(x, phase, y):
+            # In bfloat16, transposed depthwise convolutions take ten times as long.
+            shares = _depthwise(y_part.float(), phase_part.float(), stride, transposed=True)
+            x_part.copy_(shares)
+        return x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        y, phase, ctx.stride = inputs
+        ctx.save_for_backward(y, phase)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        y, phase = ctx.saved_tensors
+        need_y, need_phase, _ = ctx.needs_input_grad
+        of_y = Weigh.apply(grad, phase, ctx.stride) if need_y else None
+        return of_y, component_products(grad, y, ctx.stride) if need_phase else None, None
+
+
+def component_products(x: Tensor, y: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Inner product of every component of ``x`` with ``y``: ``(B, P)``."""
+    if x.ndim != 4:
+        return inner_products(x, y, component_slices(stride))
+    (batch, channels), groups = x.shape[:2], x.shape[0] * x.shape[1]
+    shape = (groups, 1, *stride)
+    each = conv2d_weight(_as_one(x), shape, _as_one(y), stride, groups=groups)
+    return each.view(batch, channels, -1).sum(1)
+
+
+def _depthwise(x: Tensor, phase: Tensor, stride: tuple[int, ...], transposed: bool) -> Tensor:
+    batch, channels = x.shape[:2]
+    kernels = phase.view(batch, 1, *stride).repeat_interleave(channels, 0)  # (B * C, 1, s, s)
+    geometry: tuple[Any, ...] = (stride, (0, 0), (1, 1), transposed, (0, 0), batch * channels)
+    with torch.autocast("cpu", enabled=False):
+        y = torch.convolution(_as_one(x), kernels, None, *geometry)
+    return y.view(batch, channels, *y.shape[2:])
+
+
+def _as_one(x: Tensor) -> Tensor:
+    """View a batch as the channels of one image."""
+    return x.reshape(1, -1, *x.shape[2:])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from trueshift._cpu.adjoints import Mix, Spread
+from trueshift._cpu.adjoints import Mix, Share, Spread, Weigh
 from trueshift._cpu.conditions import differentiates
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
@@ -29,6 +30,25 @@ from trueshift.windows import (
 
 def _is_soft(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
     return is_soft(phase)
+
+
+def _is_plane(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
+    usual = x.dtype in (torch.float32, torch.bfloat16) and torch.backends.mkldnn.is_available()
+    return is_soft(phase) and usual and x.ndim == 4 and x.is_contiguous()
+
+
+@fast(keep_phase, when=_is_plane)
+def weigh_components(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Convolve: in contiguous maps, the pixels of a component are not neighbours."""
+    mixed: Tensor = Weigh.apply(x, phase.to(x.dtype), stride)
+    return mixed
+
+
+@fast(place_phase, when=_is_plane)
+def share_among_components(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
+    """Convolve backwards, as above."""
+    placed: Tensor = Share.apply(y, phase.to(y.dtype), stride)
+    return placed
 
 
 @fast(keep_phase, when=_is_soft)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from trueshift._cpu.adjoints import inner_products
+from trueshift._cpu.adjoints import component_products
 from trueshift._cpu.conditions import (
     LIMITS,
     by_chunks,
@@ -29,7 +29,7 @@ from trueshift._dispatch import definition, fast
 from trueshift._validate import Mode
 from trueshift.exact import CONVOLUTIONS, channels_last
 from trueshift.functional import blur_up, keep_phase
-from trueshift.windows import component_slices, component_view, is_soft, pad
+from trueshift.windows import component_view, is_soft, pad
 
 
 def _lies_between(
@@ -167,6 +167,6 @@ class TransposedBlur(Function):
                 if ctx.needs_input_grad[0]:
                     of_y.append(keep_phase(filtered, weights, ctx.stride))
                 for image in given:
-                    of_phase.append(inner_products(filtered, image, component_slices(ctx.stride)))
+                    of_phase.append(component_products(filtered, image, ctx.stride))
         grads = (torch.cat(parts) if parts else None for parts in (of_y, of_phase))
         return (*grads, None, None, None)
