@@ -1,5 +1,7 @@
 """Pictures of emulators in docs/simulations.md: roll-outs, the imprint of the grid, shifted twins.
 
+``--share`` prints instead how much of the plain networks' error depends on the grid.
+
 Train and test the recipes first, then draw what their last checkpoints do::
 
     trueshift sweep recipes/flows/*.yaml --seeds 0 1 2 --runs runs/flows --results results/flows
@@ -18,6 +20,7 @@ from torch import Tensor
 
 from trueshift.cli.runs import data_of
 from trueshift.data import Flows
+from trueshift.data.flows.equations import EQUATIONS
 from trueshift.metrics import rollout
 from trueshift.shifts import circular_shift
 from trueshift.training import Emulator
@@ -108,13 +111,36 @@ def draw_film(runs: Path, seed: int, path: Path, num_steps: int = 60, zoom: int 
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=120, loop=0)
 
 
+@torch.no_grad()
+def grid_share(model: Emulator, data: Flows) -> float:
+    """Return the share of the squared one-step error that the mean over 8 shifts removes.
+
+    An exact network makes the same error at every shift, so its share is zero.
+    """
+    states = data.datasets["test"].states  # (N, T, 1, *shape)
+    now, after = states[:, :-1:4].flatten(0, 1), states[:, 1::4].flatten(0, 1)
+    errors = []
+    for by in range(8):
+        shift = [by if wraps else 0 for wraps in data.periodic]
+        step = model(circular_shift(now, *shift))
+        errors.append((circular_shift(step, *(-n for n in shift)) - after).double())
+    mean = torch.stack(errors).mean(0)
+    return 1 - float(mean.square().mean() / torch.stack(errors).square().mean())
+
+
 def main() -> None:
-    """Draw all pictures."""
+    """Draw all pictures, or print shares."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, nargs="?", default=Path("runs/flows"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("--share", action="store_true", help="print shares, draw nothing")
     args = parser.parse_args()
+    if args.share:
+        for equation in EQUATIONS:
+            share = grid_share(*load(args.runs, f"{equation}_stride", args.seed))
+            print(f"{equation}: {100 * share:.1f} %")
+        return
     draw_space_time(args.runs, args.seed, args.out / "flows.png")
     draw_imprint(args.runs, args.seed, args.out / "imprint.png")
     draw_film(args.runs, args.seed, args.out / "flows.gif")
