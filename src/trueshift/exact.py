@@ -206,6 +206,13 @@ def layout_of(x: Tensor, y: Tensor) -> Tensor:
     return in_layout(y, last=channels_last(x))
 
 
+def follow_layout(x: Tensor, y: Tensor) -> Tensor:
+    """Return ``y`` channels-last if ``x`` is, as torch's convolutions do; else leave it."""
+    if x.ndim != y.ndim or y.device.type != "cpu" or traced() or not channels_last(x):
+        return y
+    return in_layout(y, last=True)
+
+
 def in_layout(x: Tensor, *, last: bool) -> Tensor:
     """Return ``x`` channels-last, or in the default format."""
     layout = last_format(x.ndim) if last else torch.contiguous_format

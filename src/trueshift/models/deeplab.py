@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._validate import Mode, check_positive
-from trueshift.exact import layout_of
+from trueshift.exact import follow_layout, layout_of
 from trueshift.layers.conv import same_conv
 from trueshift.layers.pooling import GlobalAvgPool
 from trueshift.layers.spec import Sampling
@@ -156,7 +156,7 @@ class DeepLabV3Plus(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         low, *_, high = self.features(x)
-        return self.unpool(self.classifier(low, high), low.steps)
+        return follow_layout(x, self.unpool(self.classifier(low, high), low.steps))
 
 
 class Builder(Protocol):

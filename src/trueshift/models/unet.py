@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from trueshift._validate import check_dim, check_positive
-from trueshift.exact import fixed_layout
+from trueshift.exact import fixed_layout, follow_layout
 from trueshift.layers.conv import same_conv
 from trueshift.layers.filters import NORMS
 from trueshift.layers.spec import Sampling
@@ -102,7 +102,7 @@ class UNet(nn.Module):
         for level in reversed(range(len(skips))):
             y = self.ups[level](y, steps[level : level + 1])
             y = self.decoder[level](torch.cat([skips[level].x, y], dim=1))
-        return self.head(y)
+        return follow_layout(x, self.head(y))
 
 
 @saveable

@@ -148,24 +148,33 @@ CIFAR10_RECORD = Table(
 )
 
 
-def _transformer(network: str, method: str) -> Row:
+def _transformer(network: str, method: str, antialias: str) -> Row:
     key = {
         "data": "cifar10",
         "network": network.lower(),
         "method": METHODS[method],
-        "antialias": None,
+        "antialias": FILTERS[antialias],
         "padding_mode": "circular",
         **({"train_rule": "straight"} if method == "LPS" else {}),
     }
-    return Row(method, "-", network, key, None)
+    return Row(method, antialias, network, key, None)
 
 
+_TRANSFORMERS = (
+    ("ViT", "Baseline", "-"),
+    ("ViT", "APS", "-"),
+    ("ViT", "LPS", "-"),
+    ("Swin", "Baseline", "-"),
+    ("Swin", "LPF", "Tri-3"),
+    ("Swin", "APS", "Tri-3"),
+    ("Swin", "LPS", "Tri-3"),
+)
 CIFAR10_TRANSFORMERS = Table(
     None,
-    "CIFAR-10 with small transformers, five minutes of one core"
+    "CIFAR-10 with small transformers, at most a quarter of an hour of one core"
     " (recipes/cifar10/vit_*.yaml, swin_*.yaml)",
     _CIFAR10_COLUMNS,
-    tuple(_transformer(n, m) for n in ("ViT", "Swin") for m in ("Baseline", "APS", "LPS")),
+    tuple(_transformer(*row) for row in _TRANSFORMERS),
 )
 
 _FLOWS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
 from types import ModuleType
@@ -12,7 +13,8 @@ from torch import Tensor, fx, nn
 
 from trueshift.convert.errors import check_multiple
 from trueshift.convert.plan import Plan
-from trueshift.exact import fixed_layout
+from trueshift.convert.trace.trees import map_leaves
+from trueshift.exact import fixed_layout, follow_layout
 
 PREFIX = "sampling"
 
@@ -51,7 +53,9 @@ class Converted(nn.Module):
         fixed = {name: self._in_fixed_layout(name, x) for name, x in given.items()}
         named = [fixed[name] for name, _ in zip(self.plan.inputs, args, strict=False)]
         by_name = {name: fixed[name] for name in kwargs}
-        return self._run(self, *named, *args[len(named) :], **by_name)
+        outputs = self._run(self, *named, *args[len(named) :], **by_name)
+        first = next((x for name, x in given.items() if self._is_map(name, x)), None)
+        return outputs if first is None else _following(first, outputs)
 
     def _in_fixed_layout(self, name: str, x: Any) -> Any:
         return fixed_layout(self, x) if self._is_map(name, x) else x
@@ -107,6 +111,19 @@ class Converted(nn.Module):
     def extra_repr(self) -> str:
         """Show the network and the multiple."""
         return f"{self.plan.network}, required_multiple={self.required_multiple}"
+
+
+def _following(x: Tensor, outputs: Any) -> Any:
+    """Return outputs channels-last if an input is; containers of unusual classes keep theirs."""
+    if isinstance(outputs, dict) and type(outputs) is not dict:
+        same = copy.copy(outputs)
+        for key, output in outputs.items():
+            same[key] = _following(x, output)
+        return same
+    if isinstance(outputs, Tensor):
+        return follow_layout(x, outputs)
+    usual = isinstance(outputs, dict | list | tuple)
+    return map_leaves(lambda part: _following(x, part), outputs) if usual else outputs
 
 
 class _Import:
