@@ -208,9 +208,7 @@ def layout_of(x: Tensor, y: Tensor) -> Tensor:
 
 def follow_layout(x: Tensor, y: Tensor) -> Tensor:
     """Return ``y`` channels-last if ``x`` is, as torch's convolutions do; else leave it."""
-    if x.ndim != y.ndim or y.device.type != "cpu" or traced() or not channels_last(x):
-        return y
-    return in_layout(y, last=True)
+    return y if traced() or not channels_last(x) else layout_of(x, y)
 
 
 def in_layout(x: Tensor, *, last: bool) -> Tensor:

@@ -11,11 +11,13 @@ from trueshift.anchor.score import APART, peaks
 @pytest.mark.parametrize(
     ("size", "frame"), [((150,), (97,)), ((72, 75), (37, 41)), ((27, 26, 28), (21, 22, 20))]
 )
-@pytest.mark.parametrize("layout", ["default", "channels_last"])
+@pytest.mark.parametrize("layout", ["default", "channels_last", "transposed"])
 def test_the_score_of_every_frame_of_a_scene_is_the_score_of_the_scene(size, frame, layout):
     scene = torch.randn(1, 3, *size)
     if layout == "channels_last":
         scene = scene.movedim(1, -1).contiguous().movedim(-1, 1)
+    if layout == "transposed":
+        scene = scene.transpose(2, -1).contiguous().transpose(2, -1)
     score = DifferenceOfGaussians()
     whole = score(scene)
     for corner in torch.cartesian_prod(

@@ -49,9 +49,10 @@ class DifferenceOfGaussians(nn.Module):
         return scores
 
     def _one(self, frame: Tensor) -> Tensor:
-        grey = frame[0] + frame[1] if len(frame) > 1 else frame[0].contiguous()
+        grey = frame[0] + frame[1] if len(frame) > 1 else frame[0]
         for channel in frame[2:]:
             grey += channel
+        grey = grey.contiguous()
         # Axes as steps in one long line: sums of neighbours are then sums of contiguous memory.
         # What runs over the end of a row belongs to no point and is left out below.
         narrow = _smooth(grey.view(-1), grey.stride(), _NARROW)
