@@ -170,6 +170,11 @@ def test_a_follower_needs_a_phase():
         (lambda: ts.Blur(8, padding_mode="wrap"), "unknown padding_mode 'wrap'"),
         (lambda: ts.AdaptiveBlur(8, padding_mode="wrap"), "unknown padding_mode 'wrap'"),
         (lambda: ts.ConvSelector(8, train_rule="soft"), "Did you mean 'softmax'?"),
+        (lambda: ts.NormSelector(train_rule="gumbel"), "Choose from: argmax, random."),
+        (
+            lambda: ts.Sampling("lps", train_rule="random").selector(8),
+            "ConvSelector: unknown train_rule 'random'. Choose from: gumbel, straight, softmax.",
+        ),
     ],
 )
 def test_unknown_names_come_with_a_suggestion(call, text):

@@ -70,6 +70,11 @@ class Make:
         phase = torch.rand(3, 2**self.dim, dtype=self.dtype).softmax(1)
         return phase.requires_grad_(self.learns)
 
+    @property
+    def one_hot(self):
+        phase = nn.functional.one_hot(self.hard, 2**self.dim).to(self.dtype)
+        return phase.requires_grad_(self.learns)
+
     def tri(self, size=3):
         return (
             functional.binomial_kernel(size, self.dim)
@@ -175,18 +180,20 @@ VARIANTS = {
         (m.map(), m.soft, moves(m.dim)[::-1], "zeros"),
         {},
     ),
-    "mix_phase_windows, hard": lambda m: ((m.map(), m.hard, m.stride, m.reach, "zeros"), {}),
+    "mix_phase_windows, straight": lambda m: ((m.map(), m.one_hot, m.stride, m.reach, "zeros"), {}),
+    "mix_components, straight": lambda m: ((m.map(), m.one_hot, m.stride), {}),
+    "spread_components, straight": lambda m: ((m.small(), m.one_hot, m.stride), {}),
     "weigh_components, half": lambda m: ((m.map(), m.soft, m.stride), {}),
     "share_among_components, half": lambda m: ((m.small(), m.soft, m.stride), {}),
 }
 FORMULA_OF = {kernel.run.__name__: name for name, kernels in KERNELS.items() for kernel in kernels}
 KERNEL = {kernel.run.__name__: kernel for kernels in KERNELS.values() for kernel in kernels}
 # Which kernels run only while gradients are recorded, or only while they are not.
-TRAINING = {"trained_logits", "peaks_twice", "transposed_blur_up", "mix_phase_windows, hard"}
-TRAINING |= {"blur_keeping_nothing", "blur_down_in_half"}
+TRAINING = {"trained_logits", "peaks_twice", "transposed_blur_up", "blur_keeping_nothing"}
+TRAINING |= {"blur_down_in_half"}
 INFERENCE = {"choose_by_rounded_sums", "choose_by_rounded_norms", "argmax_where_tied"}
 INFERENCE |= {"max_blur_in_chunks"}
-INFERENCE |= {"sum_rows", "pool_windows", "copy_windows", "copy_components", "fill_between"}
+INFERENCE |= {"sum_rows", "pool_windows", "copy_components", "fill_between"}
 # What a kernel does not take: only 2-D, only default format, only channels-last, only float32.
 PLANE_ONLY = {"weigh_components", "share_among_components"}
 DEFAULT_ONLY, LAST_ONLY = PLANE_ONLY | {"transposed_blur_up"}, {"sum_rows"}

@@ -11,6 +11,7 @@ SPECS = {
     "lpf": ts.Sampling("stride", "tri3"),
     "ddac": ts.Sampling("stride", "adapt3"),
     "aps": ts.Sampling("aps", "tri3"),
+    "aps random": ts.Sampling("aps", "tri3", train_rule="random"),
     "aps from input": ts.Sampling("aps", select_from="input"),
     "lps": ts.Sampling("lps", "tri3"),
     "lps straight": ts.Sampling("lps", train_rule="straight"),

@@ -197,6 +197,17 @@ class TestNormSelector:
         expected = functional.norm_logits(x.double(), p, (2, 2)).float()
         torch.testing.assert_close(ts.NormSelector(p).eval()(x), expected, rtol=1e-6, atol=0)
 
+    @pytest.mark.parametrize("build", [ts.NormSelector, lambda **rule: ts.APS(3, **rule).selector])
+    def test_random_phases_while_training_and_norms_at_test_time(self, build):
+        x, selector = torch.randn(6000, 3, 4, 6), build(train_rule="random").train()
+        phase = selector.choose(x, (2, 3))
+        assert phase.dtype == torch.int64
+        shares = phase.bincount(minlength=6) / len(x)
+        torch.testing.assert_close(shares, torch.full((6,), 1 / 6), rtol=0, atol=0.02)
+        assert not torch.equal(phase, selector.choose(x, (2, 3)))
+        expected = ts.NormSelector().eval().choose(x, (2, 3))
+        assert torch.equal(selector.eval().choose(x, (2, 3)), expected)
+
     def test_the_choice_is_hard_while_training_and_has_no_state(self):
         selector = ts.NormSelector().train()
         assert selector.choose(pixels(2)).dtype == torch.int64

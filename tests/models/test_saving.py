@@ -163,6 +163,14 @@ def test_resampled_networks_keep_their_weights_and_are_exact(builder, antialias,
     assert torch.equal(back(x), model(x))
 
 
+@pytest.mark.parametrize("method", ["stride", "aps", "lps"])
+def test_a_network_trained_with_random_phases_takes_every_method(method):
+    spec = ts.Sampling("aps", "tri3", train_rule="random", hidden=2)
+    model = ts.models.resnet9(spec, 3, **SMALL["resnet9"])
+    new = ts.models.resample(model, method).origin.arguments["spec"]
+    assert new == ts.Sampling(method, "tri3", hidden=2)
+
+
 def test_resampling_does_not_invent_or_lose_weights():
     model = ts.models.resnet9(ts.Sampling("stride", "adapt3", groups=2), 3, **SMALL["resnet9"])
     with pytest.raises(ValueError, match=r"same weights: .*antialias.* Keep the"):

@@ -49,9 +49,9 @@ class Mix(Function):
     def forward(x: Tensor, phase: Tensor, reads: Sequence[Slices]) -> Tensor:
         y = torch.empty_like(x[reads[0]])
         for x_part, phase_part, y_part in _parts(x, phase, y):
-            weights = _broadcast(phase_part, x.ndim)
-            torch.mul(x_part[reads[0]], weights[0], out=y_part)
-            for read, weight in zip(reads[1:], weights[1:], strict=True):
+            (read, weight), *more = _used(reads, phase_part, x.ndim)
+            torch.mul(x_part[read], weight, out=y_part)
+            for read, weight in more:
                 y_part.addcmul_(x_part[read], weight)
         return y
 
@@ -76,7 +76,7 @@ class Spread(Function):
         x = empty_map(y, sizes)
         for x_part, phase_part, y_part in _parts(x, phase, y):
             x_part.zero_()
-            for read, weight in zip(reads, _broadcast(phase_part, y.ndim), strict=True):
+            for read, weight in _used(reads, phase_part, y.ndim):
                 x_part[read].addcmul_(y_part, weight)
         return x
 
@@ -98,9 +98,11 @@ def _parts(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
     return chunks(*maps, per_image=image_size(maps[0]))
 
 
-def _broadcast(phase: Tensor, ndim: int) -> Tensor:
-    """Shape weights ``(B, P)`` to ``(P, B, 1, ..., 1)`` of ``ndim + 1`` axes."""
-    return phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
+def _used(reads: Sequence[Slices], phase: Tensor, ndim: int) -> list[tuple[Slices, Tensor]]:
+    """Pair reads with weights of shape ``(B, 1, ..., 1)``; straight-through phases use few."""
+    weights = phase.t().reshape(*reversed(phase.shape), *[1] * (ndim - 1))
+    pairs = zip(reads, weights, phase.any(0).tolist(), strict=True)
+    return [(read, weight) for read, weight, used in pairs if used] or [(reads[0], weights[0])]
 
 
 def inner_products(x: Tensor, y: Tensor, reads: Sequence[Slices]) -> Tensor:

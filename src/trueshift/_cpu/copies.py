@@ -22,6 +22,7 @@ from trueshift._validate import Mode
 from trueshift.functional import keep_phase, place_phase
 from trueshift.windows import Phase, Slices, Widths, component_slices, is_soft, pad, read_at
 
+Pieces = list[tuple[Slices, Slices]]  # of a window, and where in the map
 _component_slices = functools.cache(component_slices)
 
 
@@ -73,19 +74,37 @@ def _folded(padded: Tensor, widths: Widths, last: bool) -> Tensor:
 
 
 def _copies_windows(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> bool:
-    return image_size(x) >= LIMITS.window and not differentiates(x)
+    return image_size(x) >= LIMITS.window or differentiates(x)
 
 
 @fast(read_at, when=_copies_windows)
 def copy_windows(x: Tensor, starts: Sequence[Tensor], lengths: Sequence[int]) -> Tensor:
-    """Copy the pieces of each window that lie side by side."""
+    """Copy the pieces of each window that lie side by side; their gradients are added back."""
     corners = list(zip(*(start.tolist() for start in starts), strict=True))
     pieces = {corner: list(_pieces(corner, lengths, x.shape[2:])) for corner in set(corners)}
-    out = empty_map(x, lengths)
-    for target, source, corner in zip(out, x, corners, strict=True):
-        for there, here in pieces[corner]:
+    own = [pieces[corner] for corner in corners]
+    return linear(_copied_pieces, _added_pieces, x, own, lengths, x.shape[2:])
+
+
+def _copied_pieces(
+    x: Tensor, pieces: Sequence[Pieces], lengths: Sequence[int], sizes: Sequence[int]
+) -> Tensor:
+    windows = empty_map(x, lengths)
+    for target, source, own in zip(windows, x, pieces, strict=True):
+        for there, here in own:
             target[there].copy_(source[here])
-    return out
+    return windows
+
+
+def _added_pieces(
+    windows: Tensor, pieces: Sequence[Pieces], lengths: Sequence[int], sizes: Sequence[int]
+) -> Tensor:
+    x = empty_map(windows, sizes)
+    for target, source, own in zip(x, windows, pieces, strict=True):
+        target.zero_()
+        for there, here in own:
+            target[here].add_(source[there])
+    return x
 
 
 def _pieces(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from trueshift._cpu.adjoints import Mix, Share, Spread, Weigh
-from trueshift._cpu.conditions import differentiates
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.functional import keep_phase, place_phase
@@ -69,18 +66,17 @@ def spread_components(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tens
 def _mixes_windows(
     x: Tensor, phase: Phase, stride: tuple[int, ...], widths: Widths, mode: Mode
 ) -> bool:
-    return is_soft(phase) or (isinstance(phase, Tensor) and differentiates(x))
+    return is_soft(phase)
 
 
 @fast(phase_window, when=_mixes_windows)
 def mix_phase_windows(
     x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths, mode: Mode
 ) -> Tensor:
-    """Mix as :func:`mix_components` does; hard windows too, as the backward of a gather is slow."""
-    weights = phase if is_soft(phase) else F.one_hot(phase, math.prod(stride))
+    """Mix as :func:`mix_components` does."""
     padded = pad(x, widths, mode)
     reads = window_slices(padded.shape[2:], stride)
-    mixed: Tensor = Mix.apply(padded, weights.to(x.dtype), reads)
+    mixed: Tensor = Mix.apply(padded, phase.to(x.dtype), reads)
     return mixed
 
 

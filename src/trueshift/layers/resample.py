@@ -275,6 +275,7 @@ class APS(PolyphaseDown):
         dim: Number of spatial axes.
         groups: Groups of an adaptive filter.
         score_filtered: See :class:`PolyphaseDown`.
+        train_rule: See :class:`NormSelector`.
 
     Examples:
         >>> import torch
@@ -293,11 +294,12 @@ class APS(PolyphaseDown):
         dim: int = 2,
         groups: int = 8,
         score_filtered: bool = True,
+        train_rule: str = "argmax",
     ) -> None:
         stride_per_axis("APS", stride, dim)
         blur = build_filter(antialias, channels, padding_mode, dim=dim, groups=groups)
         super().__init__(
-            NormSelector(p),
+            NormSelector(p, train_rule),
             stride,
             blur,
             score_filtered=score_filtered,

@@ -53,7 +53,7 @@ class Selector(nn.Module):
     Attributes:
         learns: Whether it has parameters that are trained with the network.
         train_rule: How the phase follows from the logits while training, one of
-            :data:`TRAIN_RULES`, or ``"argmax"``.
+            :data:`TRAIN_RULES`, ``"argmax"``, or ``"random"``: any phase, drawn for every image.
         test_rule: The same at test time, one of :data:`TEST_RULES`.
         margin: How many cells of ``stride`` pixels at each border of an axis are not scored,
             because content enters and leaves there; at least one cell always is.
@@ -110,7 +110,9 @@ class Selector(nn.Module):
         who, dim, channels = type(self).__name__, self.dim, self.channels
         strides = check_input(who, x, stride, dim=dim, channels=channels)
         rule = self.train_rule if self.training else self.test_rule
-        if rule == "argmax":
+        if rule == "random":
+            phase = torch.randint(math.prod(strides), x.shape[:1], device=x.device)
+        elif rule == "argmax":
             with torch.no_grad():
                 ties = x if tie_breaker is None else tie_breaker
                 scored = self.interior(x, strides) if self.margin else x
@@ -225,18 +227,21 @@ class NormSelector(Selector):
 
     Args:
         p: 1, 2 or ``inf``.
+        train_rule: ``"argmax"``, or ``"random"``: while training, a phase drawn for every image.
+            The network then learns to do well with any phase, as if images were shifted.
     """
 
-    def __init__(self, p: float = 2) -> None:
+    def __init__(self, p: float = 2, train_rule: str = "argmax") -> None:
         super().__init__()
         if p not in (1, 2, math.inf):
             raise ValueError(f"NormSelector: p must be 1, 2 or inf, got {p!r}.")
-        self.p = p
+        check_choice("NormSelector", "train_rule", train_rule, ("argmax", "random"))
+        self.p, self.train_rule = p, train_rule
 
     @classmethod
     def from_spec(cls, spec: Sampling, channels: int, hidden_channels: int | None) -> Self:
         """Build the selector for a map of any channels."""
-        return cls(spec.norm)
+        return cls(spec.norm, "random" if spec.train_rule == "random" else "argmax")
 
     def logits(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Return the norm of every component."""
@@ -247,8 +252,8 @@ class NormSelector(Selector):
         return functional.norm_choice(x, self.p, stride, tie_breaker, exact=not self.training)
 
     def extra_repr(self) -> str:
-        """Show the norm."""
-        return f"p={self.p}"
+        """Show the norm and the rule."""
+        return f"p={self.p}, train_rule={self.train_rule}"
 
 
 class FixedSelector(Selector):

@@ -47,7 +47,8 @@ class Sampling:
         groups: Groups of adaptive filters.
         norm: ``p`` of the APS norm.
         score_filtered: Whether selectors score filtered components, as in the paper.
-        train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"``.
+        train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"`` for learned selectors. With
+            ``"random"``, APS takes any phase while training; else it chooses as at test time.
         test_rule: ``"argmax"`` or ``"softmax"``.
         select_from: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
@@ -80,7 +81,7 @@ class Sampling:
     def __post_init__(self) -> None:
         check_choice("Sampling", "method", self.method, METHODS)
         check_choice("Sampling", "antialias", self.antialias, (None, *FILTERS))
-        check_choice("Sampling", "train_rule", self.train_rule, TRAIN_RULES)
+        check_choice("Sampling", "train_rule", self.train_rule, (*TRAIN_RULES, "random"))
         check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
         check_choice("Sampling", "select_from", self.select_from, SELECT_FROM)
         check_dim("Sampling", self.dim)

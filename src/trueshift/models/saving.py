@@ -143,7 +143,7 @@ def resample(model: Model, sampling: Sampling | str) -> Model:
             " Use trueshift.convert."
         )
     old: Sampling = origin.arguments["spec"]
-    spec = old.replace(method=sampling) if isinstance(sampling, str) else sampling
+    spec = _with_method(old, sampling) if isinstance(sampling, str) else sampling
     new: Model = getattr(models, origin.builder)(**{**origin.arguments, "spec": spec})
     before, after = (dict(network.named_parameters()) for network in (model, new))
     changed = [n for n in sorted(before.keys() ^ after.keys()) if ".selector." not in n]
@@ -155,6 +155,11 @@ def resample(model: Model, sampling: Sampling | str) -> Model:
     state = new.state_dict()
     new.load_state_dict(state | {n: v for n, v in model.state_dict().items() if n in state})
     return new.to(next(model.parameters())).train(model.training)
+
+
+def _with_method(spec: Sampling, method: str) -> Sampling:
+    rule = "gumbel" if spec.train_rule == "random" else spec.train_rule  # "random" is of APS
+    return spec.replace(method=method, train_rule=rule)
 
 
 def _check_header(path: Path, header: dict[str, str]) -> None:
