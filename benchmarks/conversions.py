@@ -5,7 +5,7 @@
 batch, in both memory layouts.
 
 ``python -m benchmarks.conversions --segmenters`` does so for segmenters with a MobileNetV2 encoder
-and LPS, both sides through ``ts.optimize``, and also times a training step.
+and LPS or APS, both sides through ``ts.optimize``, and also times a training step.
 """
 
 from __future__ import annotations
@@ -97,14 +97,24 @@ def measure_segmenter(
     """Return milliseconds of the original and the converted network, in test and in training."""
     torch.manual_seed(0)
     model, images = build(name, "mobilenet_v2"), torch.randn(batch, 3, size, size)
-    spec = ts.Sampling("lps", hidden="eighth", select_from="input")
-    nets = {"original": model, "converted": ts.convert(model, spec, images[:1], verify=False)}
+    specs = {
+        "LPS": ts.Sampling("lps", hidden="eighth", select_from="input"),
+        "APS (random)": ts.Sampling("aps", select_from="input", train_rule="random"),
+    }
+    nets = {
+        "original": model,
+        **{k: ts.convert(model, s, images[:1], verify=False) for k, s in specs.items()},
+    }
     with torch.inference_mode():
         fast = {key: ts.optimize(net, images) for key, net in nets.items()}
-        calls = {key: functools.partial(net, images) for key, net in fast.items()}
-        test = medians(calls, repeats)
+        test = medians({k: functools.partial(net, images) for k, net in fast.items()}, repeats)
     steps = {key: functools.partial(_step, net.train(), images) for key, net in nets.items()}
-    return {"test": test, "train": medians(steps, repeats)}
+    times = {"test": test, "train": medians(steps, repeats)}
+    return {
+        f"{kind}, {key}": {"original": each["original"], "converted": each[key]}
+        for kind, each in times.items()
+        for key in specs
+    }
 
 
 def _step(net: nn.Module, images: torch.Tensor) -> None:
@@ -134,7 +144,7 @@ def main() -> None:
     """Measure, print markdown, write JSON."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("networks", nargs="*", help="library.network")
-    parser.add_argument("--segmenters", action="store_true", help="LPS segmenters, training too")
+    parser.add_argument("--segmenters", action="store_true", help="segmenters, training too")
     parser.add_argument("--batch", type=int, default=8, help="images per call")
     parser.add_argument("--size", type=int, default=224, help="pixels of both axes")
     parser.add_argument("--repeats", type=int, default=7, help="runs to take the median of")

@@ -7,7 +7,6 @@ from dataclasses import replace
 from trueshift.report.paper import CIFAR10, FILTERS, METHODS, NETWORKS, Row, Table
 from trueshift.report.paper import TABLES as PAPER_TABLES
 
-
 RANDOM = "APS (random)"  # trained with random phases
 
 
