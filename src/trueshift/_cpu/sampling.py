@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trueshift._cpu.adjoints import Mix, Share, Spread, Weigh
+from trueshift._cpu.adjoints import mix, share, spread, weigh
 from trueshift._dispatch import fast
 from trueshift._validate import Mode
 from trueshift.functional import keep_phase, place_phase
@@ -37,30 +37,26 @@ def _is_plane(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
 @fast(keep_phase, when=_is_plane)
 def weigh_components(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Convolve: in contiguous maps, the pixels of a component are not neighbours."""
-    mixed: Tensor = Weigh.apply(x, phase.to(x.dtype), stride)
-    return mixed
+    return weigh(x, phase.to(x.dtype), stride)
 
 
 @fast(place_phase, when=_is_plane)
 def share_among_components(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Convolve backwards, as above."""
-    placed: Tensor = Share.apply(y, phase.to(y.dtype), stride)
-    return placed
+    return share(y, phase.to(y.dtype), stride)
 
 
 @fast(keep_phase, when=_is_soft)
 def mix_components(x: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Add slice by slice."""
-    mixed: Tensor = Mix.apply(x, phase.to(x.dtype), component_slices(stride))
-    return mixed
+    return mix(x, phase.to(x.dtype), component_slices(stride))
 
 
 @fast(place_phase, when=_is_soft)
 def spread_components(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tensor:
     """Write slice by slice."""
     sizes = [size * step for size, step in zip(y.shape[2:], stride, strict=True)]
-    placed: Tensor = Spread.apply(y, phase.to(y.dtype), component_slices(stride), sizes)
-    return placed
+    return spread(y, phase.to(y.dtype), component_slices(stride), sizes)
 
 
 def _mixes_windows(
@@ -76,8 +72,7 @@ def mix_phase_windows(
     """Mix as :func:`mix_components` does."""
     padded = pad(x, widths, mode)
     reads = window_slices(padded.shape[2:], stride)
-    mixed: Tensor = Mix.apply(padded, phase.to(x.dtype), reads)
-    return mixed
+    return mix(padded, phase.to(x.dtype), reads)
 
 
 @fast(mix_moves)
@@ -87,5 +82,4 @@ def mix_moves_at_once(
     """Mix as :func:`mix_components` does."""
     padded = pad(x, move_widths(offsets), mode)
     reads = move_slices(x.shape[2:], offsets)
-    mixed: Tensor = Mix.apply(padded, weights.to(x.dtype), reads)
-    return mixed
+    return mix(padded, weights.to(x.dtype), reads)
