@@ -22,6 +22,7 @@ SPECS = {
     "lps + tri3": ts.Sampling("lps", "tri3", hidden=4, train_rule="softmax"),
     "lps + adapt3": ts.Sampling("lps", "adapt3", hidden=4, groups=4, train_rule="softmax"),
     "aps": ts.Sampling("aps"),
+    "aps random": ts.Sampling("aps", "tri3", train_rule="random"),
     "stride + tri3": ts.Sampling("stride", "tri3"),
 }
 EXACT = [name for name in SPECS if not name.startswith("stride")]

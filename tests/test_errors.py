@@ -172,8 +172,8 @@ def test_a_follower_needs_a_phase():
         (lambda: ts.ConvSelector(8, train_rule="soft"), "Did you mean 'softmax'?"),
         (lambda: ts.NormSelector(train_rule="gumbel"), "Choose from: argmax, random."),
         (
-            lambda: ts.Sampling("lps", train_rule="random").selector(8),
-            "ConvSelector: unknown train_rule 'random'. Choose from: gumbel, straight, softmax.",
+            lambda: ts.ConvSelector(8, train_rule="random"),
+            "Choose from: gumbel, straight, softmax.",
         ),
     ],
 )
@@ -196,6 +196,12 @@ def test_unknown_names_come_with_a_suggestion(call, text):
         (lambda: ts.Sampling(hidden=0), ValueError, "hidden must be at least 1, got 0"),
         (lambda: ts.Sampling(groups=0), ValueError, "groups must be at least 1, got 0"),
         (lambda: ts.Sampling(dim=4), ValueError, "dim must be 1, 2 or 3, got 4"),
+        (
+            lambda: ts.Sampling("stride", train_rule="random"),
+            ValueError,
+            "method='stride' cannot train with random phases. Pass method='aps'",
+        ),
+        (lambda: ts.Sampling("lps", train_rule="random"), ValueError, "method='lps' cannot train"),
         (lambda: ts.Sampling(norm=3), ValueError, "p must be 1, 2 or inf, got 3"),
         (lambda: ts.NormSelector(0), ValueError, "p must be 1, 2 or inf, got 0"),
         (lambda: ts.FixedSelector(-1), ValueError, "index must be at least 0, got -1"),

@@ -182,6 +182,7 @@ VARIANTS = {
     ),
     "mix_phase_windows, straight": lambda m: ((m.map(), m.one_hot, m.stride, m.reach, "zeros"), {}),
     "mix_components, straight": lambda m: ((m.map(), m.one_hot, m.stride), {}),
+    "mix_components, nothing": lambda m: ((m.map(), 0 * m.one_hot, m.stride), {}),
     "spread_components, straight": lambda m: ((m.small(), m.one_hot, m.stride), {}),
     "weigh_components, half": lambda m: ((m.map(), m.soft, m.stride), {}),
     "share_among_components, half": lambda m: ((m.small(), m.soft, m.stride), {}),

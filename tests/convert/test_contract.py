@@ -139,6 +139,20 @@ def test_fine_tuning_lowers_the_loss_and_moves_the_selectors():
         assert torch.equal(new(X), new(circular_shift(X, 3, 5)))
 
 
+@pytest.mark.parametrize("select_from", ["input", "output"])
+def test_training_with_random_phases_draws_them_and_stays_exact_at_test_time(select_from):
+    spec = Sampling("aps", "tri3", select_from=select_from, train_rule="random")
+    new = convert(Residual(), spec, X).train()
+    torch.manual_seed(0)
+    first, second = new(X), new(X)
+    assert not torch.allclose(first, second)
+    labels = torch.arange(4)
+    _, unchanged = fit(new, lambda net: F.cross_entropy(net(X), labels), steps=2)
+    assert not unchanged
+    with torch.no_grad():
+        assert torch.equal(new.eval()(X), new(circular_shift(X, 3, 5)))
+
+
 @pytest.mark.parametrize("name", ["residual", "jump unet", "volume", "focus"])
 def test_a_soft_phase_near_one_hot_is_the_hard_one(name):
     make, example = NETS[name]

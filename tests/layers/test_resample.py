@@ -53,6 +53,16 @@ def down_by_definition(layer, x):
         return polyphase_down(low, phase, layer.stride), phase
 
 
+@pytest.mark.parametrize("antialias", ANTIALIAS)
+def test_random_phases_keep_a_component_of_the_filtered_map(antialias):
+    torch.manual_seed(0)
+    layer = trained(ts.APS(4, antialias=antialias, groups=2, train_rule="random")).train()
+    x = pixels(2, batch=8)
+    y, phase = layer(x, return_phase=True)
+    assert len(phase.unique()) > 1
+    torch.testing.assert_close(y, polyphase_down(filtered(layer, x), phase, 2))
+
+
 def up_by_definition(layer, y, phase):
     """Place, filter, scale by the stride."""
     with ts.plain():

@@ -168,7 +168,7 @@ def test_a_network_trained_with_random_phases_takes_every_method(method):
     spec = ts.Sampling("aps", "tri3", train_rule="random", hidden=2)
     model = ts.models.resnet9(spec, 3, **SMALL["resnet9"])
     new = ts.models.resample(model, method).origin.arguments["spec"]
-    assert new == ts.Sampling(method, "tri3", hidden=2)
+    assert new == (spec if method == "aps" else ts.Sampling(method, "tri3", hidden=2))
 
 
 def test_resampling_does_not_invent_or_lose_weights():

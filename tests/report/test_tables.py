@@ -72,7 +72,7 @@ def test_tables_have_all_rows():
         "cifar10-record": 4,
         "cifar10-quick": 5,
         "cifar10-fast": 14,
-        "cifar10-transformers": 7,
+        "cifar10-transformers": 9,
         "flows": 34,
         "imagenet-circular": 9,
         "imagenet-standard": 9,
@@ -210,6 +210,24 @@ def test_a_result_that_no_row_names_gets_a_row_that_says_what_is_unusual():
     other["row"]["spec"] |= {"method": "aps", "antialias": "bin5"}
     *_, last = build_table("flows", {"one": other})
     assert (last.row.method, last.row.antialias, last.row.network) == ("APS", "Bin-5", "Burgers")
+
+
+@pytest.mark.parametrize(
+    ("name", "label"),
+    [
+        ("cifar10", "APS, train_rule random"),
+        ("cifar10-quick", "APS (random)"),
+        ("voc-small", "APS, train_rule random, up linear"),
+    ],
+)
+def test_runs_with_random_phases_are_no_seeds_of_a_row_that_chooses_by_norm(name, label):
+    row = next(row for row in TABLES[name].rows if row.method == "APS")
+    by_norm, random = (result(row, accuracy=0.5, miou=0.5) for _ in range(2))
+    by_norm["row"]["spec"]["train_rule"] = "straight"  # a rule of learned selectors
+    random["row"]["spec"]["train_rule"] = "random"
+    lines = build_table(name, {"norm": by_norm, "random": random})
+    named = {line.sources: line.row.method for line in lines if line.sources}
+    assert named == {("norm",): "APS", ("random",): label}
 
 
 def test_time_counts_only_on_the_papers_batch():

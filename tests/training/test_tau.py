@@ -141,6 +141,13 @@ def test_network_without_selectors_is_left_alone():
     assert module.logged == {}
 
 
+def test_set_rules_leaves_networks_that_do_not_learn_alone():
+    spec = ts.Sampling("aps", train_rule="random")
+    network = ts.models.resnet(spec, (1, 1), (4, 8), num_classes=2, stem="cifar")
+    set_rules(network, "softmax", "softmax")
+    assert network.origin.arguments["spec"] == spec
+
+
 def test_set_rules_checks_names():
     with pytest.raises(ValueError, match="test_rule"):
         set_rules(nn.Identity(), "gumbel", "softmx")

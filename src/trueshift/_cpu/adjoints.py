@@ -43,7 +43,7 @@ class _Linear(Function):
 
 
 class Ways(NamedTuple):
-    """How to mix reads of a map with weights ``(B, P)``, and what its derivatives take.
+    """How to mix reads of a map with weights ``(B, P)``, and what its derivatives need.
 
     Attributes:
         mix: ``(map, weights, *rest)`` to the mixture.
@@ -57,6 +57,8 @@ class Ways(NamedTuple):
 
 
 class _Weighted(Function):
+    """Mix or spread; each is the derivative of the other, in ``x``."""
+
     @staticmethod
     def forward(x: Tensor, weights: Tensor, ways: Ways, mixes: bool, rest: Any) -> Tensor:
         return (ways.mix if mixes else ways.spread)(x, weights, *rest)
@@ -131,7 +133,10 @@ def _parts(*maps: Tensor) -> Iterator[tuple[Tensor, ...]]:
 
 
 def _used(reads: Sequence[Slices], weights: Tensor, ndim: int) -> list[tuple[Slices, Tensor]]:
-    """Pair reads with weights of shape ``(B, 1, ..., 1)``; straight-through phases use few."""
+    """Pair each read that any image uses with its weights, shaped ``(B, 1, ..., 1)``.
+
+    Straight-through phases use one read an image; the others are not looked at.
+    """
     each = weights.t().reshape(*reversed(weights.shape), *[1] * (ndim - 1))
     pairs = zip(reads, each, weights.any(0).tolist(), strict=True)
     return [(read, weight) for read, weight, used in pairs if used] or [(reads[0], each[0])]

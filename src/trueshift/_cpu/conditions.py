@@ -21,7 +21,8 @@ class Limits:
 
     Attributes:
         chunk: What is computed at a time, so that intermediates stay in the cache.
-        window: From this size of an image on, its window is copied instead of gathered.
+        window: From this size of an image on, its window is copied instead of gathered;
+            while gradients are recorded, it always is.
         fill: From this size of an image on, up-sampling fills the gaps between values itself.
         close: Scores closer than this share of the sum of their terms' absolute values are computed
             again with exact sums; torch's float32 sums, which add parts of parts, err less.

@@ -22,7 +22,7 @@ from trueshift._validate import Mode
 from trueshift.functional import keep_phase, place_phase
 from trueshift.windows import Phase, Slices, Widths, component_slices, is_soft, pad, read_at
 
-Pieces = list[tuple[Slices, Slices]]  # of a window, and where in the map
+Pieces = list[tuple[Slices, Slices]]  # (slices of a window, slices of the map)
 _component_slices = functools.cache(component_slices)
 
 

@@ -24,7 +24,7 @@ from trueshift._validate import (
 )
 from trueshift.functional import keep_phase, place_phase
 from trueshift.layers.filters import build_filter
-from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector
+from trueshift.layers.selectors import ConvSelector, FixedSelector, NormSelector, Selector
 from trueshift.ties import TieBreaker
 from trueshift.windows import Phase, Slices, pad
 
@@ -81,12 +81,13 @@ class PolyphaseDown(nn.Module):
         strides = check_input("PolyphaseDown", x, self.stride, divisible=wraps)
         x = x if wraps else self._extended(x, strides)
         fixed = self.selector if isinstance(self.selector, FixedSelector) else None
+        draws = isinstance(self.selector, Selector) and self.selector.draws
         known: Phase | None = phase
         if phase is not None:
             check_phase("PolyphaseDown", phase, x, math.prod(strides))
         elif fixed is not None:
             phase, known = fixed.choose(x, strides), fixed.index
-        elif self.antialias is None or not self.score_filtered:
+        elif self.antialias is None or not self.score_filtered or draws:
             phase = known = self._choose(x, strides, tie_breaker)
         if known is not None and hasattr(self.antialias, "down"):
             y = self.antialias.down(x, known, strides)  # type: ignore[union-attr, operator]

@@ -45,7 +45,7 @@ class Chosen(nn.Module):
 
 
 class Selector(nn.Module):
-    """What all selectors share: the choice is hard, the component of the largest logit.
+    """What all selectors share: the choice at test time, the component of the largest logit.
 
     A subclass defines ``logits(x, stride)``, where ``x`` and ``stride`` are checked already; one
     that is named in :data:`METHODS` also says in ``from_spec`` how a :class:`Sampling` builds it.
@@ -73,6 +73,11 @@ class Selector(nn.Module):
     def from_spec(cls, spec: Sampling, channels: int, hidden_channels: int | None) -> Self:
         """Build the selector for a map of ``channels``."""
         return cls()
+
+    @property
+    def draws(self) -> bool:
+        """Whether phases are random now, so that they do not depend on the map."""
+        return self.training and self.train_rule == "random"
 
     def logits(self, x: Tensor, stride: tuple[int, ...]) -> Tensor:
         """Score every component: ``(B, P)``, permuting with shifts of ``x``."""
@@ -110,7 +115,7 @@ class Selector(nn.Module):
         who, dim, channels = type(self).__name__, self.dim, self.channels
         strides = check_input(who, x, stride, dim=dim, channels=channels)
         rule = self.train_rule if self.training else self.test_rule
-        if rule == "random":
+        if self.draws:
             phase = torch.randint(math.prod(strides), x.shape[:1], device=x.device)
         elif rule == "argmax":
             with torch.no_grad():

@@ -48,7 +48,8 @@ class Sampling:
         norm: ``p`` of the APS norm.
         score_filtered: Whether selectors score filtered components, as in the paper.
         train_rule: ``"gumbel"``, ``"straight"`` or ``"softmax"`` for learned selectors. With
-            ``"random"``, APS takes any phase while training; else it chooses as at test time.
+            ``"random"``, APS draws a phase for every image while training; otherwise it chooses as
+            at test time.
         test_rule: ``"argmax"`` or ``"softmax"``.
         select_from: Choose the phase from the ``"output"`` of the operation before sampling (as the
             paper does: after convolution, batch norm and ReLU) or from its ``"input"``. Then the
@@ -82,6 +83,11 @@ class Sampling:
         check_choice("Sampling", "method", self.method, METHODS)
         check_choice("Sampling", "antialias", self.antialias, (None, *FILTERS))
         check_choice("Sampling", "train_rule", self.train_rule, (*TRAIN_RULES, "random"))
+        if self.train_rule == "random" and (self.method == "stride" or METHODS[self.method].learns):
+            raise ValueError(
+                f"Sampling: method={self.method!r} cannot train with random phases. Pass"
+                " method='aps', or another train_rule."
+            )
         check_choice("Sampling", "test_rule", self.test_rule, TEST_RULES)
         check_choice("Sampling", "select_from", self.select_from, SELECT_FROM)
         check_dim("Sampling", self.dim)

@@ -158,8 +158,9 @@ def resample(model: Model, sampling: Sampling | str) -> Model:
 
 
 def _with_method(spec: Sampling, method: str) -> Sampling:
-    rule = "gumbel" if spec.train_rule == "random" else spec.train_rule  # "random" is of APS
-    return spec.replace(method=method, train_rule=rule)
+    if spec.train_rule == "random" and method != spec.method:  # others have no such rule
+        return spec.replace(method=method, train_rule="gumbel")
+    return spec.replace(method=method)
 
 
 def _check_header(path: Path, header: dict[str, str]) -> None:

@@ -161,7 +161,7 @@ def _transformer(network: str, method: str, antialias: str) -> Row:
     key = {
         "data": "cifar10",
         "network": network.lower(),
-        "method": METHODS.get(method, "aps"),
+        "method": "aps" if method == RANDOM else METHODS[method],
         "antialias": FILTERS[antialias],
         "padding_mode": "circular",
     }
@@ -170,10 +170,12 @@ def _transformer(network: str, method: str, antialias: str) -> Row:
 
 _TRANSFORMERS = (
     ("ViT", "Baseline", "-"),
+    ("ViT", "APS", "-"),
     ("ViT", RANDOM, "-"),
     ("ViT", "LPS", "-"),
     ("Swin", "Baseline", "-"),
     ("Swin", "LPF", "Tri-3"),
+    ("Swin", "APS", "Tri-3"),
     ("Swin", RANDOM, "Tri-3"),
     ("Swin", "LPS", "Tri-3"),
 )

@@ -115,14 +115,18 @@ def _measured(name: str, table: Table, row: Row, results: Mapping[str, Any]) -> 
 
 def belongs(row: Row, results: Mapping[str, Any]) -> bool:
     """Whether a result is of the network, sampling and data of a row."""
-    have = _tested(results)
-    return all(have.get(name) == value for name, value in row.key.items())
+    have, key = _tested(results), row.key
+    if have.get("train_rule") == "random" and "train_rule" not in key:
+        return False  # never one more seed of a row that chooses while training
+    return all(have.get(name) == value for name, value in key.items())
 
 
 def _tested(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a row's key may name of a result."""
     tested = results["row"]
     have = {**tested["spec"], "network": tested["network"]}
+    if have["method"] == "aps" and have.get("train_rule") != "random":
+        have["train_rule"] = "gumbel"  # the others are rules of learned selectors
     have |= {"data": tested.get("data"), "setting": tested.get("setting")}
     up = ((tested.get("convert") or {}) | (tested.get("network_options") or {})).get("up")
     return {**have, "up": up or _usual_up(have["method"])}
@@ -144,6 +148,8 @@ def _other_rows(table: Table, results: Iterable[Mapping[str, Any]]) -> list[Row]
             row for row in table.rows if all(row.key.get(k, have[k]) == have[k] for k in _SETTING)
         ]
         key = {name: have.get(name) for row in alike for name in row.key}
+        if have.get("train_rule") == "random":
+            key["train_rule"] = "random"
         if alike and key not in [row.key for row in rows]:
             rows.append(Row(_method_name(alike, key), _filter_name(key), alike[0].network, key))
     return rows
@@ -151,7 +157,11 @@ def _other_rows(table: Table, results: Iterable[Mapping[str, Any]]) -> list[Row]
 
 def _method_name(alike: Sequence[Row], key: Mapping[str, Any]) -> str:
     """Return the name of a method in the table, else its own, and what is unusual about it."""
-    known = (row.method for row in alike if row.key["method"] == key["method"] != "stride")
+    known = (
+        row.method
+        for row in alike
+        if row.key["method"] == key["method"] != "stride" and row.key.get("train_rule") != "random"
+    )
     usual = {**dataclasses.asdict(Sampling()), "up": _usual_up(key["method"])}
     fields = [name for name in ("train_rule", "select_from", "up") if name in key]
     unusual = [f"{name} {key[name]}" for name in fields if key[name] != usual[name]]

@@ -26,7 +26,7 @@ def step_seed(*numbers: int) -> int:
 class StepSeeds(Callback):
     """Seed every training step by (seed, rank, epoch, batch).
 
-    So Gumbel noise and dropout of a step never depend on what ran before it, and a run that was
+    So random phases and dropout of a step never depend on what ran before it, and a run that was
     killed and resumed ends with the same weights as one that was not; no state of generators needs
     to be in checkpoints. When a run resumes in the middle of an epoch, the batches that it has seen
     are read again and skipped: data loaders whose order depends only on the epoch go on exactly.

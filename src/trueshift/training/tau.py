@@ -136,10 +136,11 @@ def set_rules(network: nn.Module, train_rule: str, test_rule: str) -> None:
     """
     check_choice("set_rules", "train_rule", train_rule, TRAIN_RULES)
     check_choice("set_rules", "test_rule", test_rule, TEST_RULES)
-    for selector in selectors(network):
+    learned = selectors(network)
+    for selector in learned:
         selector.train_rule, selector.test_rule = train_rule, test_rule
     origin: Any = getattr(network, "origin", None)
-    if origin is not None:  # so that a saved file builds the network that was trained
+    if learned and origin is not None:  # so that a saved file builds the network that was trained
         spec = origin.arguments["spec"].replace(train_rule=train_rule, test_rule=test_rule)
         arguments = {**origin.arguments, "spec": spec}
         network.origin = dataclasses.replace(origin, arguments=arguments)

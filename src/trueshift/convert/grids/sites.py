@@ -276,7 +276,8 @@ class Planner:
     def _origin(self, reads: fx.Node, action: Action) -> Selection | None:
         if self.spec.method == "stride" or self.padding in ("seam", "keep"):
             return None  # positions are counted from the corner
-        spec = self.spec.replace(method="aps", dim=len(action.spaces))
+        # By norm in training too: a random origin would shuffle what belongs to positions.
+        spec = self.spec.replace(method="aps", train_rule="gumbel", dim=len(action.spaces))
         return self.selections.select(spec, reads, action.spaces, samples=True)
 
     def _selection(self, node: fx.Node, action: Action, phase: Phase) -> Selection | None:
