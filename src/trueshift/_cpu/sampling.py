@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from trueshift.windows import (
 )
 
 
-def _is_soft(x: Tensor, phase: Phase, stride: tuple[int, ...]) -> bool:
+def _is_soft(x: Tensor, phase: Phase, *_: Any, **__: Any) -> bool:
     return is_soft(phase)
 
 
@@ -59,13 +60,7 @@ def spread_components(y: Tensor, phase: Tensor, stride: tuple[int, ...]) -> Tens
     return spread(y, phase.to(y.dtype), component_slices(stride), sizes)
 
 
-def _mixes_windows(
-    x: Tensor, phase: Phase, stride: tuple[int, ...], widths: Widths, mode: Mode
-) -> bool:
-    return is_soft(phase)
-
-
-@fast(phase_window, when=_mixes_windows)
+@fast(phase_window, when=_is_soft)
 def mix_phase_windows(
     x: Tensor, phase: Tensor, stride: tuple[int, ...], widths: Widths, mode: Mode
 ) -> Tensor:
